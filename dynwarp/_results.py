@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import equinox as eqx
+import jax
 import numpy as np
 
 from dynwarp._compat import concrete
@@ -24,7 +25,9 @@ class RESULTS(eqx.Enumeration):
 
 def describe(result: RESULTS) -> list[str]:
     """The message of every lane, flattened; empty strings where it succeeded. Host only."""
-    return [str(message) for message in np.atleast_1d(RESULTS[result]).ravel()]
+    (codes,) = jax.tree.leaves(result)
+    lanes = np.asarray(codes).ravel()
+    return [RESULTS[eqx.tree_at(jax.tree.leaves, result, [np.asarray(lane)])] for lane in lanes]
 
 
 def raise_failed(result: RESULTS, verb: str, remedy: str) -> None:
