@@ -1,0 +1,10 @@
+"""Files: recordings in, models in and out, weights of other libraries in."""
+
+from dynwarp.io._atomic import atomic_write as atomic_write
+from dynwarp.io._embedding import choose_lag as choose_lag
+from dynwarp.io._embedding import embed as embed
+from dynwarp.io._embedding import mutual_information as mutual_information
+from dynwarp.io._series import Series as Series
+from dynwarp.io._series import default_series as default_series
+from dynwarp.io._series import make_series as make_series
+from dynwarp.io._series import read_series as read_series

@@ -1,0 +1,154 @@
+"""Delay embedding, and its lag from the mutual information between a signal and its past."""
+
+from __future__ import annotations
+
+import numpy as np
+from jaxtyping import Float
+
+from dynwarp._checks import check_positive_integer
+from dynwarp.errors import SeriesError
+
+
+def embed(values: Float[np.ndarray, "T ..."], dimension: int, lag: int) -> np.ndarray:
+    """The delay embedding of a recording: each row holds the present and `dimension - 1` past values.
+
+    **Arguments:**
+
+    - `values`: shape `(T,)` or `(T, N)`, numpy or JAX.
+    - `dimension`: the number of values kept of each column.
+    - `lag`: the samples between them.
+
+    **Returns:** shape `(T - (dimension - 1) * lag, N * dimension)`, numpy, in the dtype of `values`. Row i belongs to
+    sample `t = (dimension - 1) * lag + i` and holds `x[t], x[t - lag], x[t - 2 lag], ...`: all columns at the present,
+    then all of them one lag ago, and so on. So the first N columns are what was measured, and no row looks ahead.
+
+    **Raises:** `SeriesError` where the recording is too short; `ArgumentError` for a dimension or lag below 1.
+
+    **Source:** Takens, Lecture Notes in Mathematics 898 (1981) 366.
+
+    **Example:**
+
+    >>> import numpy as np, dynwarp as dw
+    >>> dw.io.embed(np.arange(5), dimension=3, lag=1)[0].tolist()
+    [2, 1, 0]
+    """
+    dimension = check_positive_integer(dimension, "dimension", caller="embed")
+    lag = check_positive_integer(lag, "lag", caller="embed")
+    x = _as_columns(values, "embed")
+    lost = (dimension - 1) * lag
+    rows = x.shape[0] - lost
+    if rows < 2:
+        raise SeriesError(
+            f"embed: {x.shape[0]} time steps are too few for dimension {dimension} at lag {lag}; "
+            f"at least {lost + 2} are needed."
+        )
+    return np.concatenate([x[start : start + rows] for start in range(lost, -1, -lag)], axis=1)
+
+
+def mutual_information(values: Float[np.ndarray, " T"], lag: int) -> float:
+    """The mutual information, in nats, between a signal and itself `lag` samples earlier.
+
+    **Arguments:**
+
+    - `values`: one signal, shape `(T,)`.
+    - `lag`: at least 1.
+
+    **Returns:** a kernel density estimate. Its Gaussian kernel has the width h = T^(-1/6) standard deviations, so that
+    it estimates the information of the signal seen through noise of that size: finite for a signal without noise
+    too, and for a Gaussian one of autocorrelation r equal to `-log(1 - (r / (1 + h^2))^2) / 2`.
+
+    **Raises:** `SeriesError` for a constant signal, or one with fewer than 8 samples beyond the lag.
+
+    **Cost:** `O(T)` and the smoothing of a grid of at most 256 x 256.
+
+    **Source:** Moon, Rajagopalan and Lall, Phys. Rev. E 52 (1995) 2318.
+
+    **Example:**
+
+    >>> import numpy as np, dynwarp as dw
+    >>> signal = np.sin(np.arange(1000) * 2 * np.pi / 40)
+    >>> dw.io.mutual_information(signal, 10) < dw.io.mutual_information(signal, 5)
+    True
+    """
+    lag = check_positive_integer(lag, "lag", caller="mutual_information")
+    x = np.asarray(values)
+    if x.ndim != 1:
+        raise SeriesError(f"mutual_information takes one signal, shape (T,); got {x.shape}.")
+    if x.size < lag + 8:
+        raise SeriesError(
+            f"mutual_information: {x.size} time steps are too few for lag {lag}; at least {lag + 8} are needed."
+        )
+    return _information(*_cells(x), lag)
+
+
+def choose_lag(values: Float[np.ndarray, "T ..."], *, max_lag: int | None = None) -> int:
+    """The lag for a delay embedding: the first minimum of the mutual information, averaged over the columns.
+
+    **Arguments:**
+
+    - `values`: shape `(T,)` or `(T, N)`.
+    - `max_lag`: the longest lag tried; by default a quarter of the recording.
+
+    **Returns:** the lag in samples, at least 1. Where the information has no minimum, the first lag at which it has
+    fallen to 1/e of that at lag 1, or `max_lag` if it never does.
+
+    **Raises:** `SeriesError` for a constant column, or a recording with fewer than 8 samples beyond `max_lag`.
+
+    **Cost:** that of [`mutual_information`][dynwarp.io.mutual_information] for each lag up to the minimum.
+
+    **Source:** Fraser and Swinney, Phys. Rev. A 33 (1986) 1134.
+
+    **Example:**
+
+    >>> import numpy as np, dynwarp as dw
+    >>> dw.io.choose_lag(np.sin(np.arange(1000) * 2 * np.pi / 40))
+    10
+    """
+    x = _as_columns(values, "choose_lag")
+    max_lag = check_positive_integer(
+        max(x.shape[0] // 4, 1) if max_lag is None else max_lag, "max_lag", caller="choose_lag"
+    )
+    if x.shape[0] < max_lag + 8:
+        raise SeriesError(
+            f"choose_lag: {x.shape[0]} time steps are too few for lags up to {max_lag}; "
+            f"at least {max_lag + 8} are needed."
+        )
+    columns = [_cells(column) for column in x.T]
+    information = []
+    for lag in range(1, max_lag + 1):
+        information.append(np.mean([_information(*column, lag) for column in columns]))
+        if lag > 2 and information[-3] > information[-2] <= information[-1]:
+            return lag - 1
+    fallen = np.flatnonzero(np.array(information) <= information[0] / np.e)
+    return int(fallen[0]) + 1 if fallen.size else max_lag
+
+
+def _as_columns(values, caller: str) -> np.ndarray:
+    x = np.asarray(values)
+    if x.ndim not in (1, 2):
+        raise SeriesError(f"{caller}: a recording has shape (T,) or (T, N); got {x.shape}.")
+    return x[:, None] if x.ndim == 1 else x
+
+
+def _cells(x: np.ndarray) -> tuple[np.ndarray, int, float]:
+    """The grid cell of each value, the number of cells, and the width of the kernel in cells."""
+    x = x.astype(float)
+    scale = x.std()
+    if not scale > 0 or not np.isfinite(scale):
+        raise SeriesError("The signal is constant or not finite, so that it holds no information about its past.")
+    width = x.size ** (-1 / 6) * scale
+    low, extent = x.min() - 4 * width, np.ptp(x) + 8 * width
+    # Two cells a kernel width resolve it; a signal with rare, huge values gets a coarser grid.
+    count = min(int(np.ceil(2 * extent / width)), 256)
+    return ((x - low) / extent * count).astype(np.int64), count, width / extent * count
+
+
+def _information(cells: np.ndarray, count: int, width: float, lag: int) -> float:
+    from scipy.ndimage import gaussian_filter
+
+    pairs = cells[lag:] * count + cells[:-lag]
+    joint = np.bincount(pairs, minlength=count * count).reshape(count, count) / pairs.size
+    joint = gaussian_filter(joint, width, mode="constant", truncate=4.0)
+    product = joint.sum(1, keepdims=True) * joint.sum(0)
+    filled = joint > 0
+    return float(np.sum(joint[filled] * np.log(joint[filled] / product[filled])))
