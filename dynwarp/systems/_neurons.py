@@ -67,7 +67,7 @@ class ConductanceNeuron(AbstractField):
 
     **Arguments:** `C`, `g_L`, `g_Na`, `g_K`, `E_L`, `E_Na`, `E_K`, `V_T` (shifts the kinetics), `current` (I), scalars.
 
-    Without current it rests near -64.9 mV; with the default current it fires about 30 times a second. RK4 with a step
+    Without current it rests at -64.76 mV; with the default current it fires every 25.6 ms. RK4 with a step
     of 0.02 ms resolves the spikes.
 
     **Source:** Traub & Miles, Neuronal Networks of the Hippocampus (1991), with the parameters per unit area of the
@@ -147,8 +147,8 @@ class BurstingNeuron(AbstractField):
     **Arguments:** `C`, `g_L`, `g_Na`, `g_K`, `g_M`, `g_NMDA`, `E_L`, `E_Na`, `E_K`, `E_NMDA`, `V_m`, `k_m`, `V_n`,
     `k_n`, `V_h`, `k_h`, `tau_n`, `tau_h`, `current` (I), scalars.
 
-    At the defaults ten spikes, about 4 ms apart, alternate with 84 ms of silence. RK4 with a step of 0.05 ms resolves
-    the spikes.
+    At the defaults bursts of 15 spikes, 3.8 to 7.9 ms apart, alternate with 84 ms of silence. RK4 with a step of
+    0.05 ms resolves the spikes.
 
     **Source:** Durstewitz, Neural Networks 22 (2009) 1189, in the form and with the parameters of Schmidt et al., ICLR
     (2021), arXiv:1910.03471. The values were taken from public generators of that benchmark, not from the papers
