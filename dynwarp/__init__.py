@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from dynwarp import dynamics as dynamics
     from dynwarp import errors as errors
     from dynwarp import io as io
+    from dynwarp import learning as learning
     from dynwarp import metrics as metrics
     from dynwarp import models as models
     from dynwarp import plot as plot
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from dynwarp._simulate import simulate as simulate
 
 _SUBPACKAGES = frozenset(
-    {"dynamics", "errors", "io", "metrics", "models", "plot", "report", "systems", "tasks", "training"}
+    {"dynamics", "errors", "io", "learning", "metrics", "models", "plot", "report", "systems", "tasks", "training"}
 )
 _NAMES = {"RESULTS": "dynwarp._results", "simulate": "dynwarp._simulate"}
 

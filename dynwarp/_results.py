@@ -21,6 +21,9 @@ class RESULTS(eqx.Enumeration):
     singular = "A linear system was singular to working precision."
     nonhyperbolic = "A multiplier lies on the unit circle to working precision."
     inaccurate = "The result misses the accuracy its certificate asks for."
+    wall = "A multiplier reached the unit circle, where the loss ends."
+    escaped = "The state left the radius that was asked for."
+    time_limit = "The time limit came before anything else."
 
 
 def describe(result: RESULTS) -> list[str]:

@@ -1,0 +1,32 @@
+"""Learning rules, and how networks learn by them: from the synapse to the mode."""
+
+from dynwarp.learning._feedback import AbstractFeedback as AbstractFeedback
+from dynwarp.learning._feedback import Fixed as Fixed
+from dynwarp.learning._feedback import Mixed as Mixed
+from dynwarp.learning._feedback import Symmetric as Symmetric
+from dynwarp.learning._mode_flow import ModeFlow as ModeFlow
+from dynwarp.learning._mode_flow import mode_flow as mode_flow
+from dynwarp.learning._mode_flow import mode_loss as mode_loss
+from dynwarp.learning._mode_flow import sequence_correction as sequence_correction
+from dynwarp.learning._propagators import AbstractPropagator as AbstractPropagator
+from dynwarp.learning._propagators import CellLeak as CellLeak
+from dynwarp.learning._propagators import Custom as Custom
+from dynwarp.learning._propagators import Diagonal as Diagonal
+from dynwarp.learning._propagators import Exact as Exact
+from dynwarp.learning._propagators import Interpolated as Interpolated
+from dynwarp.learning._propagators import Leak as Leak
+from dynwarp.learning._propagators import Reach as Reach
+from dynwarp.learning._propagators import Zero as Zero
+from dynwarp.learning._rules import BPTT as BPTT
+from dynwarp.learning._rules import RFLO as RFLO
+from dynwarp.learning._rules import RTRL as RTRL
+from dynwarp.learning._rules import TBPTT as TBPTT
+from dynwarp.learning._rules import UORO as UORO
+from dynwarp.learning._rules import AbstractRule as AbstractRule
+from dynwarp.learning._rules import ChunkedTBPTT as ChunkedTBPTT
+from dynwarp.learning._rules import EProp as EProp
+from dynwarp.learning._rules import FeedbackAlignment as FeedbackAlignment
+from dynwarp.learning._rules import Rule as Rule
+from dynwarp.learning._rules import SnAp as SnAp
+from dynwarp.learning._rules import homotopy as homotopy
+from dynwarp.learning._teacher import Teacher as Teacher
