@@ -1,0 +1,77 @@
+"""Runs peers: other programs that solve the problem of a case.
+
+A peer is one file of functions named like the cases, `case_name(size, inputs) -> call`, where `call()` solves the
+problem once and returns arrays to compare, or None. It runs in this process, or in an environment of its own when this
+file is started there as a program; so this file may import NumPy and the standard library only.
+"""
+
+import importlib.util
+import json
+import pathlib
+import sys
+import time
+
+
+def load(path):
+    """The module of a peer; ImportError where the package it needs is missing."""
+    spec = importlib.util.spec_from_file_location(f"dynwarp_peer_{pathlib.Path(path).stem}", path)
+    if spec is None or spec.loader is None:
+        raise FileNotFoundError(path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def timed(call, number):
+    """(wall, processor) seconds of one call, averaged over `number` calls."""
+    wall, processor = time.perf_counter(), time.process_time()
+    for _ in range(number):
+        call()
+    return (time.perf_counter() - wall) / number, (time.process_time() - processor) / number
+
+
+def flatten(result):
+    """The arrays of a result, a tuple, a list or one array, in order."""
+    import numpy as np
+
+    if result is None:
+        return []
+    parts = result if isinstance(result, tuple | list) else [result]
+    return [np.asarray(part) for part in parts]
+
+
+def _answer(state, request):
+    import numpy as np
+
+    if request["do"] == "build":
+        module = load(request["path"])
+        with np.load(request["inputs"], allow_pickle=False) as file:
+            inputs = dict(file)
+        state["call"] = getattr(module, request["problem"])(request["size"], inputs)
+        return {"version": str(getattr(module, "VERSION", "unknown"))}
+    if request["do"] == "first":
+        start = time.perf_counter()
+        result = flatten(state["call"]())
+        seconds = time.perf_counter() - start
+        np.savez(request["result"], *result)
+        return {"seconds": seconds}
+    return {"times": timed(state["call"], request["number"])}
+
+
+def serve(requests, replies):
+    """Answers one JSON request a line until the input ends."""
+    state = {}
+    for line in requests:
+        try:
+            reply = _answer(state, json.loads(line))
+        except ImportError as error:
+            reply = {"missing": str(error)}
+        except Exception as error:
+            reply = {"error": f"{type(error).__name__}: {error}"}
+        replies.write(json.dumps(reply) + "\n")
+        replies.flush()
+
+
+if __name__ == "__main__":
+    replies, sys.stdout = sys.stdout, sys.stderr  # what a peer prints must not look like a reply
+    serve(sys.stdin, replies)

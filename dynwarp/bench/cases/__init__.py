@@ -1,0 +1,1 @@
+"""The benchmark cases, one file a group; each registers itself when it is imported."""
