@@ -98,8 +98,8 @@ class DendriticPLRNN(AbstractPiecewiseLinearModel):
     ) -> DendriticPLRNN:
         """The network with these parameters, kept as given.
 
-        **Arguments:** `A`, (M,) or (M, M); `W`, (M, M), whose diagonal counts unless `off_diagonal`; `h`, (M,); `alpha`,
-        (B,); `thresholds`, (B, M); `input_weight`, (M, d) or None.
+        **Arguments:** `A`, (M,) or (M, M); `W`, (M, M), whose diagonal counts unless `off_diagonal`; `h`, (M,);
+        `alpha`, (B,); `thresholds`, (B, M); `input_weight`, (M, d) or None.
 
         **Raises:** `ShapeError` where the shapes do not fit; `ArgumentError` where `off_diagonal` is asked of a `W`
         with a diagonal.
