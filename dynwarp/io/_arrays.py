@@ -70,7 +70,8 @@ def _explained(path: Path) -> Iterator[None]:
                 "save it again as an array of numbers."
             ) from error
         raise SeriesError(
-            f"{str(path)!r} cannot be read as a {path.suffix.lower()[1:]} file: it is damaged, truncated or another type."
+            f"{str(path)!r} cannot be read as a {path.suffix.lower()[1:]} file: it is damaged, truncated or of another "
+            "kind."
         ) from error
 
 

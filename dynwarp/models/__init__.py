@@ -10,6 +10,7 @@ from dynwarp.models._ctrnn import LowRankRNN as LowRankRNN
 from dynwarp.models._dendritic_plrnn import DendriticPLRNN as DendriticPLRNN
 from dynwarp.models._elman import Elman as Elman
 from dynwarp.models._elman import LeakyRNN as LeakyRNN
+from dynwarp.models._from_cell import CellMap as CellMap
 from dynwarp.models._from_cell import from_cell as from_cell
 from dynwarp.models._gated import GRU as GRU
 from dynwarp.models._gated import LSTM as LSTM
@@ -35,3 +36,4 @@ from dynwarp.models._selective import SelectiveSSM as SelectiveSSM
 from dynwarp.models._shallow_plrnn import ShallowPLRNN as ShallowPLRNN
 from dynwarp.models._stack import Bidirectional as Bidirectional
 from dynwarp.models._stack import Stack as Stack
+from dynwarp.models._stack import StackReadout as StackReadout
