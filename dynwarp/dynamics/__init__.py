@@ -1,0 +1,10 @@
+"""What any system shows: Jacobians, adjoints, fixed points, periodic orbits, Lyapunov spectra, dimensions."""
+
+from dynwarp.dynamics._adjoint import AdjointRecursion as AdjointRecursion
+from dynwarp.dynamics._adjoint import adjoint_recursion as adjoint_recursion
+from dynwarp.dynamics._fixed_points import FixedPoints as FixedPoints
+from dynwarp.dynamics._fixed_points import find_fixed_points as find_fixed_points
+from dynwarp.dynamics._jacobian import input_jacobian as input_jacobian
+from dynwarp.dynamics._jacobian import jacobian as jacobian
+from dynwarp.dynamics._periodic_orbits import PeriodicOrbits as PeriodicOrbits
+from dynwarp.dynamics._periodic_orbits import find_periodic_orbits as find_periodic_orbits
