@@ -1,0 +1,96 @@
+"""How well a reconstruction does, in one number: what picks the checkpoint that is kept."""
+
+from __future__ import annotations
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from dynwarp._checks import check_positive_integer, check_shape
+from dynwarp.errors import SeriesError
+from dynwarp.training._reconstruction import Reconstruction, predict_standard
+
+
+class ReconstructionScore(eqx.Module):
+    """The score of a reconstruction on a recording: its prediction error and the spectrum of its free run.
+
+    The sum of two terms, each about 0 for a perfect model and about 1 for a useless one: the mean squared error of
+    `horizon`-step predictions relative to that of persistence (the last value stays), and the Hellinger distance
+    between the power spectra of the recording and of the model running free for as long. Infinite where the free run
+    leaves `bound` times the range of the recording.
+
+    **Arguments:**
+
+    - `values`: the recording in standardised units, shape `(T, N)`.
+    - `channels`: how many of the leading channels count; the delayed copies of an embedding come after them.
+    - `horizon`: of the predictions, in steps.
+    - `bound`: on the free run, which lasts 4 T steps.
+
+    **Raises:** `SeriesError` where the recording is not longer than the horizon.
+
+    Called with a [`Reconstruction`][dynwarp.training.Reconstruction]; a scalar, the lower the better. Cost: T `horizon`
+    + 4 T steps of the map.
+
+    **Example:**
+
+    >>> import jax, jax.numpy as jnp, dynwarp as dw
+    >>> values = jnp.stack([jnp.sin(jnp.arange(80.0)), jnp.cos(jnp.arange(80.0))], axis=1)
+    >>> score = dw.training.ReconstructionScore(values, horizon=5)
+    >>> rotation = dw.models.PiecewiseLinearMap(
+    ...     jnp.array([[jnp.cos(1.0), jnp.sin(1.0)], [-jnp.sin(1.0), jnp.cos(1.0)]]),
+    ...     jnp.zeros((2, 0)), jnp.zeros((0, 2)), jnp.zeros(2), jnp.zeros(0),
+    ... )
+    >>> float(score(dw.training.Reconstruction(rotation, 2, key=jax.random.key(0)))) < 0.1
+    True
+    """
+
+    values: Float[Array, "T N"]
+    channels: int = eqx.field(static=True)
+    horizon: int = eqx.field(static=True)
+    bound: float = eqx.field(static=True)
+
+    def __init__(
+        self, values: Float[Array, "T N"], *, channels: int | None = None, horizon: int = 20, bound: float = 3.0
+    ):
+        check_shape(values, "values", ("T", "N"), caller="ReconstructionScore")
+        self.values = jnp.asarray(values)
+        self.channels = check_positive_integer(self.values.shape[1] if channels is None else channels, "channels")
+        self.horizon = check_positive_integer(horizon, "horizon", caller="ReconstructionScore")
+        self.bound = float(bound)
+        if self.values.shape[0] < self.horizon + 2:
+            raise SeriesError(
+                f"ReconstructionScore: {self.values.shape[0]} time steps are too few to predict {horizon} steps ahead."
+            )
+
+    def __call__(self, model: Reconstruction) -> Float[Array, ""]:
+        values = self.values.astype(model.mean.dtype)
+        length, n = values.shape[0], self.horizon
+        seen = values[:, : self.channels]
+        error = jnp.mean((predict_standard(model, values[:-n], n)[:, : self.channels] - seen[n:]) ** 2)
+        persistence = jnp.mean((seen[:-n] - seen[n:]) ** 2)
+
+        def step(state, _):
+            return model.map(state), model.decode(state)[: self.channels]
+
+        _, free = jax.lax.scan(step, model.encode(values[0]), length=4 * length)
+        low, high = jnp.min(seen, 0), jnp.max(seen, 0)
+        bounded = jnp.all(jnp.abs(free - (low + high) / 2) <= self.bound * (high - low))
+        distance = jnp.mean(jax.vmap(_spectral_distance, 1)(seen, free[-length:]))
+        score = error / persistence + distance
+        return jnp.where(bounded & jnp.isfinite(score), score, jnp.inf)
+
+
+def _spectral_distance(x, y):
+    """The Hellinger distance between two smoothed, normalised power spectra."""
+    p, q = _spectrum(x), _spectrum(y)
+    return jnp.sqrt(jnp.maximum(1.0 - jnp.sum(jnp.sqrt(p * q)), 0.0))
+
+
+def _spectrum(x):
+    power = jnp.abs(jnp.fft.rfft((x - jnp.mean(x)) * jnp.hanning(x.size).astype(x.dtype))) ** 2
+    # A short kernel: two harmonics of a beat stay apart, the noise between them does not count.
+    kernel = jnp.hanning(7).astype(x.dtype)
+    smooth = jnp.convolve(power, kernel, mode="same")
+    total = jnp.sum(smooth)
+    return jnp.where(total > 0, smooth / jnp.where(total > 0, total, 1), 1.0 / smooth.size)
