@@ -9,6 +9,8 @@ from dynwarp.io._checkpoint import save as save
 from dynwarp.io._embedding import choose_lag as choose_lag
 from dynwarp.io._embedding import embed as embed
 from dynwarp.io._embedding import mutual_information as mutual_information
+from dynwarp.io._import_plrnn import import_plrnn as import_plrnn
+from dynwarp.io._import_torch import import_torch as import_torch
 from dynwarp.io._registry import register as register
 from dynwarp.io._registry import register_function as register_function
 from dynwarp.io._series import Series as Series

@@ -1,4 +1,4 @@
-"""Named arrays out of binary files: npy, npz, mat, h5. Every failure is one sentence."""
+"""Named arrays out of binary files: npy, npz, mat, h5. Every failure is one sentence, in the error class asked for."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from dynwarp.errors import DynwarpError, MissingDependencyError, SeriesError
 SUFFIXES = (".npy", ".npz", ".mat", ".h5", ".hdf5")
 
 
-def existing_file(path: str | os.PathLike) -> Path:
-    """`path` as a Path; raises `SeriesError` unless it is a file that holds something."""
+def existing_file(path: str | os.PathLike, *, error: type[DynwarpError] = SeriesError) -> Path:
+    """`path` as a Path; raises unless it is a file that holds something."""
     path = Path(path)
     if path.is_dir():
-        raise SeriesError(f"{str(path)!r} is a folder, not a file.")
+        raise error(f"{str(path)!r} is a folder, not a file.")
     if not path.is_file():
-        raise SeriesError(f"There is no file {str(path)!r}.")
+        raise error(f"There is no file {str(path)!r}.")
     if path.stat().st_size == 0:
-        raise SeriesError(f"{str(path)!r} is empty.")
+        raise error(f"{str(path)!r} is empty.")
     return path
 
 
@@ -37,14 +37,16 @@ def optional(module: str, package: str, purpose: str):
         ) from error
 
 
-def read_arrays(path: Path, key: str | None = None) -> dict[str, np.ndarray]:
+def read_arrays(
+    path: Path, key: str | None = None, *, error: type[DynwarpError] = SeriesError
+) -> dict[str, np.ndarray]:
     """The arrays of a binary file by name, whatever they hold; of an npz only `key`, if it is there.
 
     An npy file holds one, named after the file. The names of an HDF5 file are paths. MATLAB knows no vectors: its
     (1, T) and (T, 1) matrices come as (T,).
     """
     suffix = path.suffix.lower()
-    with _explained(path):
+    with explained(path, error):
         if suffix == ".npy":
             return {path.stem: _read_npy(path)}
         if suffix == ".npz":
@@ -53,26 +55,26 @@ def read_arrays(path: Path, key: str | None = None) -> dict[str, np.ndarray]:
             return _read_mat(path)
         if suffix in (".mat", ".h5", ".hdf5"):
             return _read_hdf5(path, matlab=suffix == ".mat")
-    raise SeriesError(f"{str(path)!r}: unknown extension {suffix!r}; known are {', '.join(SUFFIXES)}.")
+    raise error(f"{str(path)!r}: unknown extension {suffix!r}; known are {', '.join(SUFFIXES)}.")
 
 
 @contextlib.contextmanager
-def _explained(path: Path) -> Iterator[None]:
+def explained(path: Path, error: type[DynwarpError]) -> Iterator[None]:
     """A parser meets damage in many ways; they all mean that the file is not what its name says."""
     try:
         yield
     except DynwarpError:
         raise
-    except Exception as error:
-        if "pickle" in str(error) or "Python objects" in str(error):
-            raise SeriesError(
+    except Exception as cause:
+        if "pickle" in str(cause) or "Python objects" in str(cause):
+            raise error(
                 f"{str(path)!r} holds Python objects, which are not read because they can run code; "
                 "save it again as an array of numbers."
-            ) from error
-        raise SeriesError(
+            ) from cause
+        raise error(
             f"{str(path)!r} cannot be read as a {path.suffix.lower()[1:]} file: it is damaged, truncated or of another "
             "kind."
-        ) from error
+        ) from cause
 
 
 def _read_npy(path: Path) -> np.ndarray:
