@@ -218,7 +218,8 @@ def make_series(
 
     mean, scale = np.zeros(x.shape[1]), np.ones(x.shape[1])
     if standardise:
-        mean, scale = x.mean(0), x.std(0)
+        with np.errstate(over="ignore", invalid="ignore"):
+            mean, scale = x.mean(0), x.std(0)
         if not (np.isfinite(scale) & (scale > 0)).all():
             name = names[int(np.argmin(np.isfinite(scale) & (scale > 0)))]
             raise SeriesError(f"{source}: the standard deviation of column {name!r} cannot be computed in float64.")
@@ -358,7 +359,7 @@ def _select(table: dict[str, np.ndarray], columns: Any, file: Path) -> list[str]
 def _check_values(x: np.ndarray, names: tuple[str, ...], source: str) -> None:
     rows, width = x.shape
     if width == 0 or rows == 0:
-        raise SeriesError(f"{source} is empty: shape {x.shape}.")
+        raise SeriesError(f"{source} is empty: it has no {'rows' if width else 'columns'}.")
     if rows == 1:
         wide = f" The array has shape {x.shape}: if time runs along it, pass transpose=True." if width > 1 else ""
         raise SeriesError(f"{source}: one time step is no recording; at least two are needed.{wide}")
