@@ -32,8 +32,11 @@ class CellMap(AbstractMap):
         check_step(self, state, input)
         if input is None:
             input = jnp.zeros(self.input_size, jnp.result_type(state))
-        hidden = self.unravel(state)
-        return self.ravel(self.cell(input, hidden) if self.order == "input_first" else self.cell(hidden, input))
+        return self.ravel(self.advance(self.unravel(state), input))
+
+    def advance(self, hidden: PyTree, input: Input) -> PyTree:
+        """The cell itself, on its own hidden pytree, its arguments in its own order."""
+        return self.cell(input, hidden) if self.order == "input_first" else self.cell(hidden, input)
 
     def ravel(self, hidden: PyTree) -> State:
         """The hidden pytree of the cell as one real vector; a complex array gives [Re, Im]."""
@@ -98,7 +101,7 @@ def from_cell(
     d = check_positive_integer(input_size, "input_size", minimum=0, caller="from_cell")
     check_choice(order, "order", ("input_first", "state_first"), caller="from_cell")
 
-    dtype = computing_dtype(cell)
+    dtype = computing_dtype((cell, hidden))
     if hidden is None:
         hidden = _default_hidden(cell, n, dtype)
     example, structure = jax.tree.flatten(hidden)
@@ -138,27 +141,22 @@ def _default_hidden(cell, n, dtype):
 
 def _check_cell(model: CellMap, dtype) -> None:
     """One abstract call, so that a cell that does not fit is refused here and not deep inside an analysis."""
-    arguments = ("input", "hidden") if model.order == "input_first" else ("hidden", "input")
-    call = f"cell({', '.join(arguments)})"
-
-    def step(model: CellMap, state: State, input: Input):
-        hidden = model.unravel(state)
-        return hidden, model.cell(*((input, hidden) if model.order == "input_first" else (hidden, input)))
-
-    state, input = jnp.zeros(model.state_size, dtype), jnp.zeros(model.input_size, dtype)
+    call = "cell(input, hidden)" if model.order == "input_first" else "cell(hidden, input)"
+    hidden = model.unravel(jnp.zeros(model.state_size, dtype))
+    before = _describe(hidden)
     try:
-        before, after = eqx.filter_eval_shape(step, model, state, input)
+        after = _describe(eqx.filter_eval_shape(CellMap.advance, model, hidden, jnp.zeros(model.input_size, dtype)))
     except Exception as error:
         raise ModelError(
             f"from_cell: {call} failed for an input of shape ({model.input_size},) and this hidden state: "
-            f"{_describe(model.unravel(state))}. Check the sizes, `order` "
-            f"(now {model.order!r}) and `hidden`. The cell said: {type(error).__name__}: {error}"
+            f"{before}. Check the sizes, `order` (now {model.order!r}) and `hidden`. The cell said: "
+            f"{type(error).__name__}: {error}"
         ) from error
-    if _describe(before) != _describe(after):
+    if before != after:
         raise ModelError(
-            f"from_cell: {call} must return the next hidden state, {_describe(before)}; it returned "
-            f"{_describe(after)}. If it returns an output as well, wrap it so that only the hidden state remains; "
-            "if its hidden state is no single vector, give an example of it as `hidden=`."
+            f"from_cell: {call} must return the next hidden state, {before}; it returned {after}. If it "
+            "returns an output as well, wrap it so that only the hidden state remains; if its hidden state is no single "
+            "vector, give an example of it as `hidden=`."
         )
 
 
