@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 
 from dynwarp._checks import check_choice
 from dynwarp._typing import Scalar, State
 from dynwarp.models import AbstractPiecewiseLinearModel, PiecewiseLinearMap
-from dynwarp.systems._parameter import parameter, size
+from dynwarp.systems._parameter import as_parameter
 
 # tau_r, delta_r, tau_l, delta_l, c, d, h1, h2: Eisenmann et al., ICLR (2026), appendix H.1.
 _PRESETS = {
@@ -38,16 +39,16 @@ class BorderCollisionMap(AbstractPiecewiseLinearModel):
     [-1.0, 0.9]
     """
 
-    tau_r: Scalar = parameter(1.5)
-    delta_r: Scalar = parameter(0.75)
-    tau_l: Scalar = parameter(-1.77)
-    delta_l: Scalar = parameter(0.9)
-    c: Scalar = parameter(0.6)
-    d: Scalar = parameter(0.15)
-    h1: Scalar = parameter(-0.7)
-    h2: Scalar = parameter(-0.4)
-    state_size: int = size(2)
-    input_size: int = size(0)
+    tau_r: Scalar = eqx.field(default=1.5, converter=as_parameter)
+    delta_r: Scalar = eqx.field(default=0.75, converter=as_parameter)
+    tau_l: Scalar = eqx.field(default=-1.77, converter=as_parameter)
+    delta_l: Scalar = eqx.field(default=0.9, converter=as_parameter)
+    c: Scalar = eqx.field(default=0.6, converter=as_parameter)
+    d: Scalar = eqx.field(default=0.15, converter=as_parameter)
+    h1: Scalar = eqx.field(default=-0.7, converter=as_parameter)
+    h2: Scalar = eqx.field(default=-0.4, converter=as_parameter)
+    state_size: int = eqx.field(default=2, init=False, static=True)
+    input_size: int = eqx.field(default=0, init=False, static=True)
 
     @classmethod
     def preset(cls, name: str) -> BorderCollisionMap:

@@ -6,12 +6,13 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 
 from dynwarp._typing import Scalar, State
 from dynwarp.models import AbstractField
-from dynwarp.systems._parameter import parameter, size
+from dynwarp.systems._parameter import as_parameter
 
 
 class Decision(AbstractField):
@@ -40,18 +41,18 @@ class Decision(AbstractField):
     [4.3, 4.3, 2.4]
     """
 
-    tau_E: Scalar = parameter(10.0)
-    tau_inh: Scalar = parameter(5.0)
-    w_EE: Scalar = parameter(16.0)
-    w_EI: Scalar = parameter(-15.0)
-    w_IE: Scalar = parameter(12.0)
-    R: Scalar = parameter(1.0)
-    I1: Scalar = parameter(40.0)
-    I2: Scalar = parameter(40.0)
-    gamma: Scalar = parameter(1.0)
-    theta: Scalar = parameter(5.0)
-    state_size: int = size(3)
-    input_size: int = size(2)
+    tau_E: Scalar = eqx.field(default=10.0, converter=as_parameter)
+    tau_inh: Scalar = eqx.field(default=5.0, converter=as_parameter)
+    w_EE: Scalar = eqx.field(default=16.0, converter=as_parameter)
+    w_EI: Scalar = eqx.field(default=-15.0, converter=as_parameter)
+    w_IE: Scalar = eqx.field(default=12.0, converter=as_parameter)
+    R: Scalar = eqx.field(default=1.0, converter=as_parameter)
+    I1: Scalar = eqx.field(default=40.0, converter=as_parameter)
+    I2: Scalar = eqx.field(default=40.0, converter=as_parameter)
+    gamma: Scalar = eqx.field(default=1.0, converter=as_parameter)
+    theta: Scalar = eqx.field(default=5.0, converter=as_parameter)
+    state_size: int = eqx.field(default=3, init=False, static=True)
+    input_size: int = eqx.field(default=2, init=False, static=True)
     time_step: ClassVar[float] = 0.1
 
     def __call__(self, t, state, input=None):

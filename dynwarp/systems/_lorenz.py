@@ -11,7 +11,7 @@ from jaxtyping import Array
 from dynwarp._checks import check_positive_integer
 from dynwarp._typing import Scalar, State
 from dynwarp.models import AbstractField
-from dynwarp.systems._parameter import as_parameter, parameter, size
+from dynwarp.systems._parameter import as_parameter
 
 
 class Lorenz63(AbstractField):
@@ -31,11 +31,11 @@ class Lorenz63(AbstractField):
     [0.0, 26.0, -1.667]
     """
 
-    sigma: Scalar = parameter(10.0)
-    rho: Scalar = parameter(28.0)
-    beta: Scalar = parameter(8.0 / 3.0)
-    state_size: int = size(3)
-    input_size: int = size(0)
+    sigma: Scalar = eqx.field(default=10.0, converter=as_parameter)
+    rho: Scalar = eqx.field(default=28.0, converter=as_parameter)
+    beta: Scalar = eqx.field(default=8.0 / 3.0, converter=as_parameter)
+    state_size: int = eqx.field(default=3, init=False, static=True)
+    input_size: int = eqx.field(default=0, init=False, static=True)
     time_step: ClassVar[float] = 0.01
 
     def __call__(self, t, state, input=None):
@@ -85,4 +85,4 @@ class Lorenz96(AbstractField):
 
     def initial_state(self) -> State:
         """The unstable equilibrium x_i = F, with one site moved by 0.01."""
-        return jnp.full(self.state_size, self.forcing).at[0].add(0.01)
+        return jnp.full(self.state_size, self.forcing, float).at[0].add(0.01)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 
 from dynwarp._typing import Scalar, State
 from dynwarp.models import AbstractMap, AbstractPiecewiseLinearModel, PiecewiseLinearMap
-from dynwarp.systems._parameter import parameter, size
+from dynwarp.systems._parameter import as_parameter
 
 
 class LogisticMap(AbstractMap):
@@ -24,9 +25,9 @@ class LogisticMap(AbstractMap):
     [0.75]
     """
 
-    r: Scalar = parameter(4.0)
-    state_size: int = size(1)
-    input_size: int = size(0)
+    r: Scalar = eqx.field(default=4.0, converter=as_parameter)
+    state_size: int = eqx.field(default=1, init=False, static=True)
+    input_size: int = eqx.field(default=0, init=False, static=True)
 
     def __call__(self, state, input=None, *, step=None):
         """The next state; see [`AbstractMap`][dynwarp.models.AbstractMap]."""
@@ -51,10 +52,10 @@ class Henon(AbstractMap):
     [0.1, 0.3]
     """
 
-    a: Scalar = parameter(1.4)
-    b: Scalar = parameter(0.3)
-    state_size: int = size(2)
-    input_size: int = size(0)
+    a: Scalar = eqx.field(default=1.4, converter=as_parameter)
+    b: Scalar = eqx.field(default=0.3, converter=as_parameter)
+    state_size: int = eqx.field(default=2, init=False, static=True)
+    input_size: int = eqx.field(default=0, init=False, static=True)
 
     def __call__(self, state, input=None, *, step=None):
         """The next state; see [`AbstractMap`][dynwarp.models.AbstractMap]."""
@@ -80,10 +81,10 @@ class Lozi(AbstractPiecewiseLinearModel):
     [-0.2, -0.5]
     """
 
-    a: Scalar = parameter(1.7)
-    b: Scalar = parameter(0.5)
-    state_size: int = size(2)
-    input_size: int = size(0)
+    a: Scalar = eqx.field(default=1.7, converter=as_parameter)
+    b: Scalar = eqx.field(default=0.5, converter=as_parameter)
+    state_size: int = eqx.field(default=2, init=False, static=True)
+    input_size: int = eqx.field(default=0, init=False, static=True)
 
     def __call__(self, state, input=None, *, step=None):
         """The next state; see [`AbstractMap`][dynwarp.models.AbstractMap]."""

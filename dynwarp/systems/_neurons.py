@@ -6,12 +6,13 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 
 from dynwarp._typing import Scalar, State
 from dynwarp.models import AbstractField
-from dynwarp.systems._parameter import parameter, size
+from dynwarp.systems._parameter import as_parameter
 
 
 class FitzHughNagumo(AbstractField):
@@ -33,12 +34,12 @@ class FitzHughNagumo(AbstractField):
     [0.5, 0.056]
     """
 
-    a: Scalar = parameter(0.7)
-    b: Scalar = parameter(0.8)
-    tau: Scalar = parameter(12.5)
-    current: Scalar = parameter(0.5)
-    state_size: int = size(2)
-    input_size: int = size(1)
+    a: Scalar = eqx.field(default=0.7, converter=as_parameter)
+    b: Scalar = eqx.field(default=0.8, converter=as_parameter)
+    tau: Scalar = eqx.field(default=12.5, converter=as_parameter)
+    current: Scalar = eqx.field(default=0.5, converter=as_parameter)
+    state_size: int = eqx.field(default=2, init=False, static=True)
+    input_size: int = eqx.field(default=1, init=False, static=True)
     time_step: ClassVar[float] = 0.1
 
     def __call__(self, t, state, input=None):
@@ -82,17 +83,17 @@ class ConductanceNeuron(AbstractField):
     True
     """
 
-    C: Scalar = parameter(1.0)
-    g_L: Scalar = parameter(0.05)
-    g_Na: Scalar = parameter(100.0)
-    g_K: Scalar = parameter(30.0)
-    E_L: Scalar = parameter(-65.0)
-    E_Na: Scalar = parameter(50.0)
-    E_K: Scalar = parameter(-90.0)
-    V_T: Scalar = parameter(-63.0)
-    current: Scalar = parameter(1.0)
-    state_size: int = size(4)
-    input_size: int = size(1)
+    C: Scalar = eqx.field(default=1.0, converter=as_parameter)
+    g_L: Scalar = eqx.field(default=0.05, converter=as_parameter)
+    g_Na: Scalar = eqx.field(default=100.0, converter=as_parameter)
+    g_K: Scalar = eqx.field(default=30.0, converter=as_parameter)
+    E_L: Scalar = eqx.field(default=-65.0, converter=as_parameter)
+    E_Na: Scalar = eqx.field(default=50.0, converter=as_parameter)
+    E_K: Scalar = eqx.field(default=-90.0, converter=as_parameter)
+    V_T: Scalar = eqx.field(default=-63.0, converter=as_parameter)
+    current: Scalar = eqx.field(default=1.0, converter=as_parameter)
+    state_size: int = eqx.field(default=4, init=False, static=True)
+    input_size: int = eqx.field(default=1, init=False, static=True)
     time_step: ClassVar[float] = 0.02
 
     def __call__(self, t, state, input=None):
@@ -121,7 +122,7 @@ class ConductanceNeuron(AbstractField):
     def initial_state(self) -> State:
         """The gates at rest at the leak potential."""
         opening, closing = self._rates(self.E_L)
-        return jnp.append(self.E_L, opening / (opening + closing))
+        return jnp.append(self.E_L, opening / (opening + closing)).astype(float)
 
 
 def _inverse_exprel(x):
@@ -161,27 +162,27 @@ class BurstingNeuron(AbstractField):
     0.5
     """
 
-    C: Scalar = parameter(6.0)
-    g_L: Scalar = parameter(8.0)
-    g_Na: Scalar = parameter(20.0)
-    g_K: Scalar = parameter(10.0)
-    g_M: Scalar = parameter(25.0)
-    g_NMDA: Scalar = parameter(10.2)
-    E_L: Scalar = parameter(-80.0)
-    E_Na: Scalar = parameter(60.0)
-    E_K: Scalar = parameter(-90.0)
-    E_NMDA: Scalar = parameter(0.0)
-    V_m: Scalar = parameter(-20.0)
-    k_m: Scalar = parameter(15.0)
-    V_n: Scalar = parameter(-25.0)
-    k_n: Scalar = parameter(5.0)
-    V_h: Scalar = parameter(-15.0)
-    k_h: Scalar = parameter(5.0)
-    tau_n: Scalar = parameter(1.0)
-    tau_h: Scalar = parameter(200.0)
-    current: Scalar = parameter(0.0)
-    state_size: int = size(3)
-    input_size: int = size(1)
+    C: Scalar = eqx.field(default=6.0, converter=as_parameter)
+    g_L: Scalar = eqx.field(default=8.0, converter=as_parameter)
+    g_Na: Scalar = eqx.field(default=20.0, converter=as_parameter)
+    g_K: Scalar = eqx.field(default=10.0, converter=as_parameter)
+    g_M: Scalar = eqx.field(default=25.0, converter=as_parameter)
+    g_NMDA: Scalar = eqx.field(default=10.2, converter=as_parameter)
+    E_L: Scalar = eqx.field(default=-80.0, converter=as_parameter)
+    E_Na: Scalar = eqx.field(default=60.0, converter=as_parameter)
+    E_K: Scalar = eqx.field(default=-90.0, converter=as_parameter)
+    E_NMDA: Scalar = eqx.field(default=0.0, converter=as_parameter)
+    V_m: Scalar = eqx.field(default=-20.0, converter=as_parameter)
+    k_m: Scalar = eqx.field(default=15.0, converter=as_parameter)
+    V_n: Scalar = eqx.field(default=-25.0, converter=as_parameter)
+    k_n: Scalar = eqx.field(default=5.0, converter=as_parameter)
+    V_h: Scalar = eqx.field(default=-15.0, converter=as_parameter)
+    k_h: Scalar = eqx.field(default=5.0, converter=as_parameter)
+    tau_n: Scalar = eqx.field(default=1.0, converter=as_parameter)
+    tau_h: Scalar = eqx.field(default=200.0, converter=as_parameter)
+    current: Scalar = eqx.field(default=0.0, converter=as_parameter)
+    state_size: int = eqx.field(default=3, init=False, static=True)
+    input_size: int = eqx.field(default=1, init=False, static=True)
     time_step: ClassVar[float] = 0.05
 
     def __call__(self, t, state, input=None):

@@ -11,7 +11,7 @@ from jaxtyping import Array, Float
 from dynwarp._checks import check_shape
 from dynwarp._typing import Scalar, State
 from dynwarp.models import AbstractField
-from dynwarp.systems._parameter import as_parameter, parameter, size
+from dynwarp.systems._parameter import as_parameter
 
 
 class Duffing(AbstractField):
@@ -32,13 +32,13 @@ class Duffing(AbstractField):
     [0.0, 0.9]
     """
 
-    delta: Scalar = parameter(0.5)
-    alpha: Scalar = parameter(-1.0)
-    beta: Scalar = parameter(0.1)
-    gamma: Scalar = parameter(0.0)
-    omega: Scalar = parameter(1.0)
-    state_size: int = size(2)
-    input_size: int = size(1)
+    delta: Scalar = eqx.field(default=0.5, converter=as_parameter)
+    alpha: Scalar = eqx.field(default=-1.0, converter=as_parameter)
+    beta: Scalar = eqx.field(default=0.1, converter=as_parameter)
+    gamma: Scalar = eqx.field(default=0.0, converter=as_parameter)
+    omega: Scalar = eqx.field(default=1.0, converter=as_parameter)
+    state_size: int = eqx.field(default=2, init=False, static=True)
+    input_size: int = eqx.field(default=1, init=False, static=True)
     time_step: ClassVar[float] = 0.02
 
     def __call__(self, t, state, input=None):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array
 
@@ -15,13 +14,3 @@ def as_parameter(value: Any) -> Array:
         return jnp.asarray(float(value))
     array = jnp.asarray(value)
     return array if jnp.issubdtype(array.dtype, jnp.inexact) else array.astype(float)
-
-
-def parameter(default: float) -> Any:
-    """A field for a parameter with this literature default."""
-    return eqx.field(default=default, converter=as_parameter)
-
-
-def size(value: int) -> Any:
-    """A field for a size that the class fixes."""
-    return eqx.field(default=value, init=False, static=True)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+import equinox as eqx
 import jax.numpy as jnp
 
 from dynwarp._typing import Scalar, State
 from dynwarp.models import AbstractField
-from dynwarp.systems._parameter import parameter, size
+from dynwarp.systems._parameter import as_parameter
 
 
 class Rossler(AbstractField):
@@ -24,15 +25,15 @@ class Rossler(AbstractField):
     **Example:**
 
     >>> import jax.numpy as jnp, dynwarp as dw
-    >>> dw.systems.Rossler()(0.0, jnp.array([1.0, 2.0, 0.0])).round(3).tolist()
-    [-2.0, 1.4, 0.2]
+    >>> dw.systems.Rossler()(0.0, jnp.array([1.0, 5.0, 0.0])).round(3).tolist()
+    [-5.0, 2.0, 0.2]
     """
 
-    a: Scalar = parameter(0.2)
-    b: Scalar = parameter(0.2)
-    c: Scalar = parameter(5.7)
-    state_size: int = size(3)
-    input_size: int = size(0)
+    a: Scalar = eqx.field(default=0.2, converter=as_parameter)
+    b: Scalar = eqx.field(default=0.2, converter=as_parameter)
+    c: Scalar = eqx.field(default=5.7, converter=as_parameter)
+    state_size: int = eqx.field(default=3, init=False, static=True)
+    input_size: int = eqx.field(default=0, init=False, static=True)
     time_step: ClassVar[float] = 0.02
 
     def __call__(self, t, state, input=None):

@@ -122,10 +122,13 @@ class InputManifold(eqx.Module):
         """(lower, upper) of each coordinate."""
         ranges = []
         for i, (period, bound) in enumerate(self._axes()):
-            if period is None and bound is None:
+            if period is not None:
+                lower = 0.0 if bound is None else bound[0]
+                ranges.append((lower, lower + period))
+            elif bound is not None:
+                ranges.append((bound[0], bound[1]))
+            else:
                 raise ArgumentError(
                     f"InputManifold.{caller}: coordinate {i} of {type(self).__name__} has neither a period nor bounds."
                 )
-            lower = 0.0 if bound is None else bound[0]
-            ranges.append((lower, bound[1] if period is None else lower + period))
         return ranges
