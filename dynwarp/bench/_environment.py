@@ -28,8 +28,8 @@ def describe(device: Any) -> dict[str, Any]:
         "system": platform.system(),
         "python": platform.python_version(),
         "versions": _versions(),
-        "x64": bool(jax.config.read("jax_enable_x64")),
-        "matmul_precision": str(jax.config.read("jax_default_matmul_precision") or "default"),
+        "x64": bool(jax.config.jax_enable_x64),
+        "matmul_precision": str(jax.config.jax_default_matmul_precision or "default"),
         "xla_flags": os.environ.get("XLA_FLAGS", ""),
         "on_error": os.environ.get("EQX_ON_ERROR", "raise"),
         "cache": cache_state(),
@@ -43,8 +43,8 @@ def cores() -> int:
 
 def cache_state() -> str:
     """`"off"`, `"cold"` or `"warm"`: whether the persistent compile cache is used, and whether it holds anything."""
-    directory = jax.config.read("jax_compilation_cache_dir")
-    if not directory or not jax.config.read("jax_enable_compilation_cache"):
+    directory = jax.config.jax_compilation_cache_dir
+    if not directory or not jax.config.jax_enable_compilation_cache:
         return "off"
     path = pathlib.Path(directory)
     return "warm" if path.is_dir() and any(path.iterdir()) else "cold"

@@ -35,6 +35,7 @@ _STEADY = {
 }
 _MEMORY = {"arguments": int, "outputs": int, "temporary": int, "peak": int}
 _RAN = {
+    "seconds": _NUMBER,
     "phases": {
         "trace": _Maybe(_NUMBER),
         "lower": _Maybe(_NUMBER),
@@ -95,8 +96,8 @@ def validate(document: Any) -> list[str]:
     """What is wrong with a result document, one line each; empty if it follows the schema.
 
     A document holds `schema`, `started`, `suite`, `status`, `seconds`, `revision`, `environment`, `ceilings` and
-    `results`. A result that ran holds `phases` (`trace`, `lower`, `compile`, `first`, `steady`, in seconds),
-    `throughput`, `flops`, `bytes`, `depth`, `memory`, `peak_memory` (bytes), `roofline`, `collectives`, `callbacks`,
+    `results`. A result that ran holds the `seconds` it took in all, `phases` (`trace`, `lower`, `compile`, `first`,
+    `steady`, in seconds), `throughput`, `flops`, `bytes`, `depth`, `memory`, `peak_memory` (bytes), `roofline`, `collectives`, `callbacks`,
     `recompiles`, `cache`, `digest` and `peers` by name, each with its `ratio` to this result where it ran. A result
     that did not run holds `reason`.
 

