@@ -155,8 +155,8 @@ def _check_cell(model: CellMap, dtype) -> None:
     if before != after:
         raise ModelError(
             f"from_cell: {call} must return the next hidden state, {before}; it returned {after}. If it "
-            "returns an output as well, wrap it so that only the hidden state remains; if its hidden state is no single "
-            "vector, give an example of it as `hidden=`."
+            "returns an output as well, wrap it so that only the hidden state remains; if its hidden state is no "
+            "single vector, give an example of it as `hidden=`."
         )
 
 
