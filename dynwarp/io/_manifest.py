@@ -109,10 +109,9 @@ def _encode_module(module: eqx.Module, path: str, arrays: Encoded) -> dict[str, 
 
 def _dtype_name(value: Any) -> str | None:
     """The name of a dtype or of a scalar type such as jnp.float32, None for anything else."""
-    if isinstance(value, type) and not issubclass(value, np.generic):
-        # jnp.float32 is a class of JAX's own, whose `dtype` is meant.
-        value = getattr(value, "dtype", None)
-    name = np.dtype(value).name if isinstance(value, np.dtype | type) else None
+    # jnp.float32 is neither a dtype nor a numpy type, but of a kind of its own.
+    scalar_type = type(value) is type(jnp.float32) or (isinstance(value, type) and issubclass(value, np.generic))
+    name = jnp.dtype(value).name if scalar_type or isinstance(value, np.dtype) else None
     return name if name in _DTYPES else None
 
 

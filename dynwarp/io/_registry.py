@@ -110,9 +110,9 @@ def class_named(name: Any) -> type:
 
 
 def _find_class(name: str) -> type | None:
+    if name.startswith("user."):
+        return _user_classes.get(name.removeprefix("user."))
     prefix, _, short = name.rpartition(".")
-    if prefix == "user":
-        return _user_classes.get(short)
     if prefix == "equinox.nn":
         found = getattr(eqx.nn, short, None) if short in _LAYERS.split() else None
     elif prefix in _PACKAGES and not short.startswith("_"):
