@@ -1,6 +1,7 @@
-"""The two things a user extends, and what some of them can do besides."""
+"""The two things a user extends, and what some of them can do besides.
 
-from __future__ import annotations
+No postponed annotations here: Equinox must see `AbstractVar` itself, not its name.
+"""
 
 import abc
 from typing import TYPE_CHECKING
@@ -36,7 +37,7 @@ class AbstractMap(eqx.Module):
     input_size: eqx.AbstractVar[int]
 
     @abc.abstractmethod
-    def __call__(self, state: State, input: Input | None = None, *, step: int | Scalar | None = None) -> State:
+    def __call__(self, state: "State", input: "Input | None" = None, *, step: "int | Scalar | None" = None) -> "State":
         """The next state.
 
         **Arguments:**
@@ -57,7 +58,7 @@ class AbstractField(eqx.Module):
     input_size: eqx.AbstractVar[int]
 
     @abc.abstractmethod
-    def __call__(self, t: Scalar, state: State, input: Input | None = None) -> State:
+    def __call__(self, t: "Scalar", state: "State", input: "Input | None" = None) -> "State":
         """The velocity dz/dt.
 
         **Arguments:**
@@ -75,11 +76,11 @@ class AbstractLinearRecurrence(AbstractMap):
     """
 
     @abc.abstractmethod
-    def associative(self, state0: State, inputs: Inputs) -> States:
+    def associative(self, state0: "State", inputs: "Inputs") -> "States":
         """The states after each input, shape `(T, n)`, by a parallel prefix scan over time."""
 
     @abc.abstractmethod
-    def convolution(self, state0: State, inputs: Inputs) -> States:
+    def convolution(self, state0: "State", inputs: "Inputs") -> "States":
         """The states after each input, shape `(T, n)`, as a convolution by FFT.
 
         **Raises:** `ModelError` where M depends on the input, so that there is no convolution.
@@ -90,5 +91,5 @@ class AbstractPiecewiseLinearModel(AbstractMap):
     """A map that is affine in every region of its ReLU pattern."""
 
     @abc.abstractmethod
-    def canonical(self, input: Input | None = None) -> PiecewiseLinearMap:
+    def canonical(self, input: "Input | None" = None) -> "PiecewiseLinearMap":
         """The same map for this constant input in the form F(z) = A z + W1 relu(W2 z + h2) + h1, A full."""
