@@ -4,6 +4,10 @@ from dynwarp.learning._feedback import AbstractFeedback as AbstractFeedback
 from dynwarp.learning._feedback import Fixed as Fixed
 from dynwarp.learning._feedback import Mixed as Mixed
 from dynwarp.learning._feedback import Symmetric as Symmetric
+from dynwarp.learning._integrate_modes import ModeTrajectories as ModeTrajectories
+from dynwarp.learning._integrate_modes import integrate_modes as integrate_modes
+from dynwarp.learning._landings import Landings as Landings
+from dynwarp.learning._landings import find_landings as find_landings
 from dynwarp.learning._mode_flow import ModeFlow as ModeFlow
 from dynwarp.learning._mode_flow import mode_flow as mode_flow
 from dynwarp.learning._mode_flow import mode_loss as mode_loss

@@ -113,8 +113,8 @@ def sequence_correction(rule: AbstractRule, teacher: Teacher, state: Float[Array
     **Example:**
 
     >>> import jax.numpy as jnp, dynwarp as dw
-    >>> C = dw.learning.sequence_correction(dw.learning.BPTT(), dw.learning.Teacher(1.1, 0.8, -0.35), jnp.array([0.7, 1.3, 0.55]))
-    >>> print(C.round(6))
+    >>> teacher = dw.learning.Teacher(1.1, 0.8, -0.35)
+    >>> print(dw.learning.sequence_correction(dw.learning.BPTT(), teacher, jnp.array([0.7, 1.3, 0.55])).round(6))
     [-0.890426 -0.47946  -1.88166 ]
     """
     caller = "sequence_correction"
@@ -134,11 +134,8 @@ def sequence_correction(rule: AbstractRule, teacher: Teacher, state: Float[Array
         recurrent = a * b * w * (mx / f + s.gx / f**2) - p * v * (my / q + s.gy / q**2)
         return jnp.stack([-F * input_part, -F * b * recurrent])
 
-    if rule.chunked:
-        assert rule.horizon is not None
-        terms = sum(corrections(j) for j in range(1, rule.horizon + 1)) / rule.horizon
-    else:
-        terms = corrections(rule.horizon)
+    windows = range(1, (rule.horizon or 0) + 1) if rule.chunked else [rule.horizon]
+    terms = jnp.mean(jnp.stack([corrections(n) for n in windows]), axis=0)
     output = -(a * b**2 * w**2 / f**2 - p * b * w * v / q**2)
     valid = _exists(rule, w, v, z)
     return jnp.where(valid, jnp.stack([output, terms[0], terms[1]]), jnp.nan)
@@ -173,7 +170,7 @@ def _stationary_update(rule, teacher, mode):
     db = F * (d * s.gx + p * z * u * s.k_before)
     dw = F * b * (d * w * s.gx / f + p * u * (s.k - z * w**2 * v * s.k_before) / (f * q))
     valid = _exists(rule, w, v, z)
-    return tuple(jnp.where(valid, x, jnp.nan) for x in (da, db, dw))
+    return jnp.where(valid, da, jnp.nan), jnp.where(valid, db, jnp.nan), jnp.where(valid, dw, jnp.nan)
 
 
 def lag_sums(rule: AbstractRule, x: Array, y: Array) -> Sums:

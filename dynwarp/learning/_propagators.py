@@ -14,7 +14,7 @@ from dynwarp.learning._feedback import as_strength
 
 
 class AbstractPropagator(eqx.Module):
-    """How a hidden error goes one step back. A subclass gives the matrix for a network and the number for a mode."""
+    """How a hidden error goes one step back: a matrix for a network, a number for a mode."""
 
     @abc.abstractmethod
     def matrix(self, W: Float[Array, "n n"]) -> Float[Array, "n n"]:
@@ -89,7 +89,9 @@ class Diagonal(AbstractPropagator):
 
 
 class CellLeak(AbstractPropagator):
-    """The leak of the cell alone, without its recurrent weight: Bellec's e-prop. A network h' = W h + B x has none, Z = 0.
+    """The leak of the cell alone, without its recurrent weight: Bellec's e-prop.
+
+    A network h' = W h + B x has none: Z = 0.
 
     **Example:**
 

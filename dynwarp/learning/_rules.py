@@ -102,7 +102,7 @@ class TBPTT(AbstractRule):
 
 
 class ChunkedTBPTT(AbstractRule):
-    """Truncated backpropagation as frameworks do it: the state is detached every `chunk` steps, with a loss at each step.
+    """Truncated backpropagation as frameworks do it: detached every `chunk` steps, with a loss at each step.
 
     An error at the j-th step of a chunk travels j steps back. In expectation over a stationary sequence the update is
     the mean of `TBPTT(1)` ... `TBPTT(chunk)`, not `TBPTT(chunk)`.
@@ -237,7 +237,7 @@ class FeedbackAlignment(AbstractRule):
 
 
 class UORO(AbstractRule):
-    """Unbiased online recurrent optimization (Tallec and Ollivier 2018): a rank-one estimate whose mean is the gradient.
+    """Unbiased online recurrent optimization (Tallec and Ollivier 2018): its mean is the gradient.
 
     Expected updates and flows are therefore those of [`BPTT`][dynwarp.learning.BPTT].
 
