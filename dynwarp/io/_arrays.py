@@ -66,7 +66,7 @@ def explained(path: Path, error: type[DynwarpError]) -> Iterator[None]:
     except DynwarpError:
         raise
     except Exception as cause:
-        if "pickle" in str(cause) or "Python objects" in str(cause):
+        if "Object arrays" in str(cause) or "Python objects" in str(cause):
             raise error(
                 f"{str(path)!r} holds Python objects, which are not read because they can run code; "
                 "save it again as an array of numbers."
