@@ -54,7 +54,7 @@ def eigenvalues(values: Any, *, kind: str = "multiplier", ax=None):
     values = np.asarray(values).ravel()
     if kind == "multiplier":
         angle = np.linspace(0, 2 * np.pi, 200)
-        artists = ax.plot(np.cos(angle), np.sin(angle), color=REFERENCE, lw=0.8)
+        artists: list[Any] = ax.plot(np.cos(angle), np.sin(angle), color=REFERENCE, lw=0.8)
         stable = np.abs(values) < 1
         ax.set_aspect("equal", adjustable="datalim")
     else:

@@ -101,11 +101,11 @@ def prediction_error(horizons: Any, errors: dict[str, Any], *, ax=None):
     return lines
 
 
-def training_history(history: Any, *, smoothing: int = 50, ax=None):
+def training_history(history: Any, *, smoothing: int = 50, steps: Any = None, ax=None):
     """The loss of a training over its steps, as a running median, and the scores of its validations.
 
     **Arguments:** `history`, a [`training.History`][dynwarp.training.History] or anything with its attributes;
-    `smoothing`, steps in the window.
+    `smoothing`, losses in a window; `steps`, the step of each loss, shape `(k,)`, counted from 1 if None.
 
     **Returns:** the artists, a list.
 
@@ -119,7 +119,8 @@ def training_history(history: Any, *, smoothing: int = 50, ax=None):
     ax = axes_or_new(ax)
     loss = np.asarray(history.loss)
     blocks = np.array_split(loss, max(1, loss.size // smoothing))
-    steps = np.cumsum([block.size for block in blocks])
+    ends = np.cumsum([block.size for block in blocks])
+    steps = ends if steps is None else np.asarray(steps)[ends - 1]
     medians = [np.nanmedian(block) if np.isfinite(block).any() else np.nan for block in blocks]
     lines = ax.plot(steps, medians, color=GENERATED, lw=1.2, label="loss")
     if np.size(history.validation):

@@ -31,7 +31,7 @@ class LoopState(eqx.Module):
 
 def first_state(model: Reconstruction, optimizer: optax.GradientTransformation) -> LoopState:
     """The state before the first step."""
-    parameters = eqx.filter(model, trainable(model))
+    parameters: Any = eqx.filter(model, trainable(model))
     return LoopState(model, optimizer.init(parameters), jnp.zeros((), jnp.int32), jnp.zeros((), jnp.int32))
 
 
@@ -57,11 +57,12 @@ def run_steps(
         dynamic, history = carry
         old = eqx.combine(dynamic, static)
         draw_key, noise_key = jax.random.split(jax.random.fold_in(key, old.step))
+        gradient: Any
         loss, gradient = objective.gradient(old.model, *windows.draw(batch_size, draw_key), noise_key)
         norm = optax.tree.norm(gradient)
         finite = jnp.isfinite(loss) & jnp.isfinite(norm)
 
-        parameters = eqx.filter(old.model, trainable(old.model))
+        parameters: Any = eqx.filter(old.model, trainable(old.model))
         # Optax counts in int32 and mixes it with floats, which strict promotion forbids.
         with jax.numpy_dtype_promotion("standard"):
             updates, optimizer_state = optimizer.update(gradient, old.optimizer_state, parameters)

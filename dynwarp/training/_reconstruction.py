@@ -12,6 +12,7 @@ from jaxtyping import Array, Float
 
 from dynwarp._checks import check_positive_integer, check_shape, default_float
 from dynwarp._simulate import simulate
+from dynwarp._typing import PRNGKey
 from dynwarp.errors import ArgumentError, ModelError
 from dynwarp.models import AbstractMap, StateReadout
 
@@ -52,7 +53,16 @@ class Reconstruction(eqx.Module):
     scale: Float[Array, " N"]
     observation_size: int = eqx.field(static=True)
 
-    def __init__(self, map: AbstractMap, observation_size: int, *, readout: Any = None, mean=0.0, scale=1.0, key):
+    def __init__(
+        self,
+        map: AbstractMap,
+        observation_size: int,
+        *,
+        readout: Any = None,
+        mean: Any = 0.0,
+        scale: Any = 1.0,
+        key: PRNGKey,
+    ):
         caller = "Reconstruction"
         if not isinstance(map, AbstractMap):
             raise ModelError(

@@ -64,5 +64,5 @@ def make_windows(arrays: Sequence[np.ndarray], inputs: Sequence[np.ndarray], len
             f"fit: windows of `sequence_length` {length} need {length + 1} time steps; the longest "
             f"recording has {longest}."
         )
-    stacked = (jnp.asarray(np.concatenate(list(x)), dtype) for x in (arrays, inputs))
-    return Windows(*stacked, jnp.asarray(np.concatenate(starts), jnp.int32), length)
+    values, driven = (jnp.asarray(np.concatenate(list(x)), dtype) for x in (arrays, inputs))
+    return Windows(values, driven, jnp.asarray(np.concatenate(starts), jnp.int32), length)

@@ -1,0 +1,3 @@
+"""The command line: `dynwarp fit`, `analyze`, `reproduce`, `info`."""
+
+from dynwarp.cli._main import main as main

@@ -1,0 +1,82 @@
+"""`dynwarp analyze`: what a model does, as a table, as JSON and as one HTML page."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from dynwarp.cli import _recording
+from dynwarp.cli._environment import add_device_option, computing
+from dynwarp.errors import ArgumentError, ModelError, SeriesError
+
+
+def add_parser(commands):
+    """Adds the command."""
+    parser = commands.add_parser(
+        "analyze",
+        help="report what a model does",
+        description="Reports the fixed points, Lyapunov spectrum, predictions, free run and power spectra of a model. "
+        "Writes analysis.json and report.html.",
+    )
+    parser.add_argument("model", type=Path, metavar="MODEL", help="a file written by `dynwarp fit` or dynwarp.io.save")
+    parser.add_argument("--series", type=Path, help="the recording, if it has moved, or another one of the same kind")
+    parser.add_argument(
+        "--out", type=Path, help="folder for what is written (default: MODEL with -report for its ending)"
+    )
+    parser.add_argument("--steps", type=int, default=5000, help="length of the free run (default: %(default)s)")
+    parser.add_argument("--json", action="store_true", help="write analysis.json only, no figures")
+    add_device_option(parser)
+    return parser
+
+
+def run(arguments) -> int:
+    """Analyzes, prints and writes."""
+    out: Path = arguments.out or arguments.model.with_name(arguments.model.stem + "-report")
+    if out.exists() and not out.is_dir():
+        raise ArgumentError(f"`--out` {str(out)!r} must be a folder; it is a file.")
+    if arguments.steps < 100:
+        raise ArgumentError(f"`--steps` must be at least 100; got {arguments.steps}.")
+    with computing(arguments.device):
+        return _analyze(arguments, out)
+
+
+def _analyze(arguments, out: Path) -> int:
+    import equinox as eqx
+    import jax
+
+    from dynwarp import io
+    from dynwarp.cli._analysis import analyze
+    from dynwarp.cli._present import html_page, print_table
+    from dynwarp.models import AbstractMap
+    from dynwarp.training import Reconstruction
+
+    model, metadata = io.load(arguments.model), io.load_metadata(arguments.model)
+    if not isinstance(model, Reconstruction | AbstractMap):
+        raise ModelError(
+            f"{str(arguments.model)!r} holds a {type(model).__name__}; analyze takes maps and what fit writes."
+        )
+    model = jax.tree.map(lambda x: x.astype(float) if eqx.is_inexact_array(x) else x, model)
+    series, parts = None, None
+    if isinstance(model, Reconstruction) and (arguments.series is not None or "reading" in metadata):
+        series = _recording.recorded(metadata, arguments.series)
+        if series.values.shape[1] != model.observation_size:
+            raise SeriesError(
+                f"The recording has {series.values.shape[1]} channels and the model {model.observation_size}."
+            )
+        parts = _recording.split(series, metadata["validation_fraction"])
+    elif arguments.series is not None:
+        raise ArgumentError("`--series` needs a model that `dynwarp fit` wrote; this file holds the map alone.")
+
+    analysis = analyze(model, series, parts, arguments.steps)
+    facts = {"file": arguments.model.name, **analysis.facts, "training": metadata}
+    written = [out / "analysis.json"]
+    page = None if arguments.json else html_page(facts, analysis.arrays, series)
+    out.mkdir(parents=True, exist_ok=True)
+    with io.atomic_write(written[0], "w") as file:
+        json.dump(facts, file, indent=1, allow_nan=False)
+    if page is not None:
+        written.append(out / "report.html")
+        with io.atomic_write(written[1], "w") as file:
+            file.write(page)
+    print_table(facts, written)
+    return 0

@@ -1,0 +1,82 @@
+"""Which recording a command works on, how it is split, and how a model file remembers both."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from dynwarp.errors import ArgumentError, SeriesError
+
+# The embedding of the built-in electrocardiogram: 70 samples, from before the P wave to the R peak.
+DEFAULT_EMBEDDING = {"embed": 6, "lag": 14}
+
+
+def add_reading_options(parser) -> None:
+    """The options that say how a file is read."""
+    group = parser.add_argument_group("reading the recording")
+    group.add_argument("--columns", type=_names, help="names or numbers of the columns, separated by commas")
+    group.add_argument("--key", help="which array of an npz, mat or h5 file")
+    group.add_argument("--embed", type=int, help="dimension of a delay embedding; 5 if there is one column, else none")
+    group.add_argument("--lag", type=int, help="its lag in samples; by default from the mutual information")
+    group.add_argument("--sampling-interval", type=float, help="time between samples")
+    group.add_argument("--transpose", action="store_true", help="time runs along the rows of the array")
+
+
+def reading_options(arguments) -> dict[str, Any]:
+    """The options as they stand in a model file."""
+    path = arguments.series
+    return {
+        "path": None if path is None else str(Path(path).resolve()),
+        "columns": arguments.columns,
+        "key": arguments.key,
+        "embed": arguments.embed,
+        "lag": arguments.lag,
+        "sampling_interval": arguments.sampling_interval,
+        "transpose": arguments.transpose,
+    }
+
+
+def read(options: dict[str, Any]):
+    """The recording of these options; the electrocardiogram if there is no path."""
+    from dynwarp import io
+
+    if options["path"] is None:
+        given = {name: options[name] for name in ("embed", "lag") if options[name] is not None}
+        for name in ("columns", "key", "sampling_interval", "transpose"):
+            if options[name]:
+                raise ArgumentError(f"`--{name.replace('_', '-')}` is for a file; name one, or leave it out.")
+        return io.default_series(**(DEFAULT_EMBEDDING | given))
+    lag = "mutual_information" if options["lag"] is None else options["lag"]
+    rest = {name: options[name] for name in ("columns", "key", "sampling_interval", "transpose")}
+    series = io.read_series(options["path"], embed=options["embed"], lag=lag, **rest)
+    if options["embed"] is None and series.values.shape[1] == 1:
+        # One channel alone is no state: the same value comes with different futures.
+        series = io.read_series(options["path"], embed=5, lag=lag, **rest)
+    return series
+
+
+def split(series, held_out: float):
+    """The stretch to train on and the tail that is held out, without the rows that hold samples of both."""
+    if not 0 < held_out < 1:
+        raise ArgumentError(f"`--validation-fraction` must lie between 0 and 1; got {held_out!r}.")
+    return series.split(1 - held_out)
+
+
+def recorded(metadata: dict[str, Any], path: Path | None):
+    """The recording that a model was trained on, found again, or another one read in the same way."""
+    options = metadata.get("reading")
+    if options is None:
+        raise ArgumentError("The model file does not say how its recording is read; it was not made by `dynwarp fit`.")
+    try:
+        series = read(options | ({} if path is None else {"path": str(path)}))
+    except SeriesError as error:
+        hint = "" if path is not None else " Give the recording with --series."
+        raise SeriesError(f"{error}{hint}") from error
+    trained = metadata["series"]
+    if len(series.columns) != len(trained["columns"]):
+        raise SeriesError(f"The recording has {len(series.columns)} columns; the model has {len(trained['columns'])}.")
+    return series
+
+
+def _names(text: str) -> list[str | int]:
+    return [int(x) if x.lstrip("-").isdigit() else x for x in (part.strip() for part in text.split(","))]
