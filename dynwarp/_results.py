@@ -23,6 +23,7 @@ class RESULTS(eqx.Enumeration):
     inaccurate = "The result misses the accuracy its certificate asks for."
     wall = "A multiplier reached the unit circle, where the loss ends."
     escaped = "The state left the radius that was asked for."
+    virtual = "The solution is virtual: its points lie in other regions than the itinerary says."
     time_limit = "The time limit came before anything else."
 
 

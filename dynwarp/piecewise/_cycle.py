@@ -1,0 +1,170 @@
+"""Cycles of a piecewise-linear map: one by its itinerary, differentiable; many with their completeness."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Literal
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Complex, Float
+
+from dynwarp._checks import check_shape
+from dynwarp._results import RESULTS
+from dynwarp._typing import Input, Scalar
+from dynwarp.errors import ArgumentError
+from dynwarp.models import PiecewiseLinearMap
+from dynwarp.piecewise._as_map import as_map
+from dynwarp.piecewise._cyclic import cycle_multipliers, solve_cyclic
+
+# A preactivation this small, relative to the sum of its terms, is zero: the point lies on a border.
+BORDER_TOLERANCE = 1e-10
+# A modulus this near to 1 is not told from 1.
+HYPERBOLICITY_TOLERANCE = 1e-9
+
+CycleKind = Literal["stable", "saddle", "unstable", "nonhyperbolic"]
+
+
+class Cycle(eqx.Module):
+    """A cycle z_0 -> z_1 -> ... -> z_{k-1} -> z_0; a fixed point is a cycle of period 1.
+
+    **Attributes:**
+
+    - `points`: in time order, `(k, M)`.
+    - `multipliers`: eigenvalues of the Jacobian of F^k, largest modulus first, complex `(M,)`.
+    - `itinerary`: the ReLU patterns of the points, `(k, H)`.
+    - `residual`: `max |F(z_i) - z_{i+1}|`, with the map itself.
+    - `on_border`: which points lie on a border of a region, where the map has no derivative, `(k,)`.
+    - `result`: `successful`; `virtual` where the solution lies in other regions than the itinerary says, so that it is no
+      cycle; `nonhyperbolic` where a multiplier lies on the unit circle; `singular` where one is 1 and the linear
+      system has no unique solution.
+    """
+
+    points: Float[Array, "k M"]
+    multipliers: Complex[Array, " M"]
+    itinerary: Bool[Array, "k H"]
+    residual: Scalar
+    on_border: Bool[Array, " k"]
+    result: RESULTS
+
+    @property
+    def period(self) -> int:
+        """k."""
+        return self.points.shape[-2]
+
+    @property
+    def kind(self) -> CycleKind:
+        """By the moduli of the multipliers (host): all below 1, all above 1, both, or one that is 1 to 1e-9."""
+        moduli = np.abs(np.asarray(self.multipliers))
+        if not np.isfinite(moduli).all() or np.any(np.abs(moduli - 1) <= HYPERBOLICITY_TOLERANCE):
+            return "nonhyperbolic"
+        if (moduli < 1).all():
+            return "stable"
+        return "unstable" if (moduli > 1).all() else "saddle"
+
+
+class Cycles(eqx.Module):
+    """What [`find_cycles`][dynwarp.piecewise.find_cycles] returns: an iterable of [`Cycle`][dynwarp.piecewise.Cycle].
+
+    **Attributes:**
+
+    - `cycles`: by period.
+    - `complete`: by period, whether it is proved that there are no others.
+    - `certificate`: by period, in words, how; or what was tried.
+    - `coverage`: by period, the estimated share of all cycles that was found: 1 where complete, else the share Chao's
+      estimate gives from how often each was hit (0 where nothing was).
+    - `truncated`: whether a stated limit on work or number ended something early.
+    - `continuum`: by period, the number of families of cycles that are not isolated (one is 1 among the multipliers);
+      each stands in `cycles` by one nonhyperbolic representative.
+    """
+
+    cycles: tuple[Cycle, ...]
+    complete: dict[int, bool] = eqx.field(static=True)
+    certificate: dict[int, str] = eqx.field(static=True)
+    coverage: dict[int, float] = eqx.field(static=True)
+    continuum: dict[int, int] = eqx.field(static=True)
+    truncated: bool = eqx.field(static=True)
+
+    def __iter__(self) -> Iterator[Cycle]:
+        return iter(self.cycles)
+
+    def __len__(self) -> int:
+        return len(self.cycles)
+
+    def __getitem__(self, index: int) -> Cycle:
+        return self.cycles[index]
+
+    def of_period(self, period: int) -> list[Cycle]:
+        """The cycles of this least period."""
+        return [cycle for cycle in self.cycles if cycle.period == period]
+
+
+def cycle_at(map: Any, itinerary: Bool[Array, "k H"], *, input: Input | None = None) -> Cycle:
+    """The cycle of a given itinerary: pure, differentiable in the map.
+
+    **Arguments:**
+
+    - `map`: a piecewise-linear model or a `PiecewiseLinearMap`, in float64.
+    - `itinerary`: the ReLU patterns of the k points, boolean `(k, H)`; k is static.
+    - `input`: a constant input, `(d,)`.
+
+    **Returns:** a [`Cycle`][dynwarp.piecewise.Cycle], whose `result` says whether it is one. Points and multipliers have
+    derivatives of every order in the map and the input, forwards and backwards (multipliers where they are simple).
+    Works under jit, vmap and grad. Cost O(k M^3) and one eigenvalue problem of size M.
+
+    **Raises:** `ShapeError`, `ModelError`, `PrecisionError`, `NonFiniteError`.
+
+    **Source:** the points solve one block-cyclic linear system: Wright, SIAM J. Sci. Stat. Comput. 13 (1992) 742.
+
+    **Example:**
+
+    >>> import jax.numpy as jnp, dynwarp as dw
+    >>> f = dw.systems.BorderCollisionMap.preset("fig5")
+    >>> cycle = dw.piecewise.cycle_at(f, jnp.array([[False], [True]]))
+    >>> cycle.kind, cycle.points.round(4).tolist()
+    ('saddle', [[-0.5775, -0.4369], [0.06, 0.0542]])
+    """
+    form = as_map(map, input, caller="cycle_at")
+    itinerary = jnp.asarray(itinerary)
+    check_shape(itinerary, "itinerary", ("k", form.h2.shape[0]), caller="cycle_at")
+    if itinerary.dtype != jnp.bool_ or not itinerary.shape[0]:
+        raise ArgumentError(
+            f"cycle_at: `itinerary` must be boolean with at least one row; got {itinerary.dtype}, shape {itinerary.shape}."
+        )
+    return _cycle_at(form, itinerary)
+
+
+@eqx.filter_jit
+def _cycle_at(form: PiecewiseLinearMap, itinerary) -> Cycle:
+    jacobians, offsets = jax.vmap(form.affine)(itinerary)
+    points = solve_cyclic(jacobians, offsets)
+    multipliers = cycle_multipliers(jacobians)
+    return _judge(form, itinerary, points, multipliers)
+
+
+def _judge(form: PiecewiseLinearMap, itinerary, points, multipliers) -> Cycle:
+    images = jax.vmap(form)(points)
+    residual = jnp.max(jnp.abs(images - jnp.roll(points, -1, axis=0)), initial=0.0)
+    values, border = border_values(form, points)
+    wrong = jnp.any(((values > 0) != itinerary) & ~border)
+    moduli = jnp.abs(multipliers)
+    marginal = jnp.any(jnp.abs(moduli - 1) <= HYPERBOLICITY_TOLERANCE)
+    singular = jnp.any(jnp.abs(multipliers - 1) <= HYPERBOLICITY_TOLERANCE) | ~jnp.all(jnp.isfinite(points))
+    size = 1 + jnp.max(jnp.abs(points), initial=0.0)
+    result = RESULTS.where(residual <= 1e-9 * size, RESULTS.successful, RESULTS.inaccurate)
+    result = RESULTS.where(marginal, RESULTS.nonhyperbolic, result)
+    result = RESULTS.where(wrong, RESULTS.virtual, result)
+    result = RESULTS.where(singular, RESULTS.singular, result)
+    return Cycle(points, multipliers, itinerary, residual, jnp.any(border, axis=1), result)
+
+
+def border_values(form: PiecewiseLinearMap, points):
+    """The preactivations W2 z + h2 of points `(k, M)`, and which of them are zero to working precision, both `(k, H)`.
+
+    A ReLU that does not look at the state has no border.
+    """
+    values = points @ form.W2.T + form.h2
+    scale = jnp.abs(points) @ jnp.abs(form.W2).T + jnp.abs(form.h2)
+    return values, (jnp.abs(values) <= BORDER_TOLERANCE * scale) & jnp.any(form.W2 != 0, axis=1)
