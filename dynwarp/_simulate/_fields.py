@@ -1,4 +1,4 @@
-"""Fields: adaptive steps by diffrax, or a scan over fixed Runge-Kutta steps."""
+"""Fields: adaptive steps by diffrax, or a scan over fixed steps."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from dynwarp._checks import check_shape
 from dynwarp._results import RESULTS
-from dynwarp._simulate._scan import chunked_scan, match_dtype
+from dynwarp._simulate._scan import draw, match_dtype
+from dynwarp.models._recurrence import chunked_scan
 
 
 class VectorField(eqx.Module):
@@ -23,92 +25,113 @@ class VectorField(eqx.Module):
     def __call__(self, t, state, args=None):
         if self.inputs is None:
             return self.model(t, state)
-        evaluate = getattr(self.inputs, "evaluate", self.inputs)
-        return self.model(t, state, evaluate(t))
+        signal = getattr(self.inputs, "evaluate", self.inputs)(t)
+        check_shape(signal, "inputs(t)", (self.model.input_size,), caller="simulate")
+        return self.model(t, state, signal)
 
 
-def step_plan(ts: np.ndarray, dt: float, breakpoints: np.ndarray, dtype) -> tuple[tuple[np.ndarray, ...], np.ndarray]:
-    """The fixed steps from `ts[0]` to `ts[-1]` (host only).
+class StepPlan(eqx.Module):
+    """Fixed steps, in an inner axis of steps between two saved states where that is even, else of one.
+
+    `left` and `right` are the times at which a step evaluates the field at its ends, `length` is its length, each
+    `(outer, inner)`; `saved` are the rows of the outer axis after which a state is saved.
+    """
+
+    left: jax.Array
+    right: jax.Array
+    length: jax.Array
+    saved: tuple[int, ...] | None = eqx.field(static=True)
+
+
+def plan_steps(ts: np.ndarray, dt: float, breakpoints: np.ndarray, dtype: Any) -> StepPlan:
+    """The steps from `ts[0]` to `ts[-1]` (host only).
 
     Every gap of the union of `ts` and `breakpoints` is split into equal steps of at most `dt`. A step that starts on a
-    breakpoint sees the signal just after it, one that ends there the signal just before it.
-
-    Returns `(t_left, t_right, h)`, each `(outer, inner)`, and the rows of the outer axis that end on `ts[1:]`.
+    breakpoint sees the field just after it, one that ends on a breakpoint sees it just before.
     """
     # Times that differ by rounding alone are the same time.
-    resolution = 8 * np.finfo(ts.dtype).eps * np.max(np.abs(ts))
+    resolution = 8 * float(np.finfo(ts.dtype).eps) * float(np.max(np.abs(ts)))
     ts = ts.astype(np.float64)
     breaks = breakpoints[(breakpoints >= ts[0] - resolution) & (breakpoints <= ts[-1] + resolution)].astype(np.float64)
-    nearest = ts[np.argmin(np.abs(breaks[:, None] - ts), axis=1)] if breaks.size else breaks
+    nearest = ts[np.argmin(np.abs(breaks[:, None] - ts), axis=1)]
     breaks = np.where(np.abs(breaks - nearest) <= resolution, nearest, breaks)
     edges = np.union1d(ts, breaks)
     gaps = np.diff(edges)
     counts = np.maximum(1, np.ceil((gaps - resolution) / dt)).astype(int)
-    h = np.repeat(gaps / counts, counts)
-    position = np.arange(len(h)) - np.repeat(np.cumsum(counts) - counts, counts)
-    left = np.repeat(edges[:-1], counts) + h * position
-    right = np.where(position == np.repeat(counts, counts) - 1, np.repeat(edges[1:], counts), left + h)
-    t_left = _nudge(left.astype(dtype), np.isin(left, breaks), np.inf)
-    t_right = _nudge(right.astype(dtype), np.isin(right, breaks), -np.inf)
-    kept = np.flatnonzero(np.isin(right, ts[1:]))
-    per_output = np.diff(kept, prepend=-1)
-    inner = int(per_output[0]) if len(kept) and (per_output == per_output[0]).all() else 1
-    plan = tuple(x.astype(dtype).reshape(-1, inner) for x in (t_left, t_right, h))
-    return plan, (kept + 1) // inner - 1
+    length = np.repeat(gaps / counts, counts)
+    index = np.arange(len(length)) - np.repeat(np.cumsum(counts) - counts, counts)
+    left = np.repeat(edges[:-1], counts) + length * index
+    right = np.append(left[1:], edges[-1])
+
+    ends = np.flatnonzero(np.isin(right, ts))
+    per_saved = np.diff(ends, prepend=-1)
+    even = (per_saved == per_saved[0]).all()
+    shape = (-1, int(per_saved[0]) if even else 1)
+    return StepPlan(
+        jnp.asarray(_moved(left, np.isin(left, breaks), np.inf, dtype).reshape(shape)),
+        jnp.asarray(_moved(right, np.isin(right, breaks), -np.inf, dtype).reshape(shape)),
+        jnp.asarray(length.astype(dtype).reshape(shape)),
+        None if even else tuple(ends.tolist()),
+    )
 
 
-def _nudge(t, where, towards):
-    moved = np.nextafter(t, t.dtype.type(towards))
+def _moved(t, where, towards, dtype):
+    """`t` in `dtype`, one floating-point number further where asked."""
+    t = t.astype(dtype)
+    neighbour = np.nextafter(t, t.dtype.type(towards))
     # The neighbours of zero are subnormal, and XLA flushes those to zero.
-    moved = np.where(t == 0, np.copysign(np.finfo(t.dtype).tiny, towards).astype(t.dtype), moved)
-    return np.where(where, moved, t)
+    neighbour = np.where(t == 0, np.copysign(np.finfo(t.dtype).tiny, t.dtype.type(towards)), neighbour)
+    return np.where(where, neighbour, t)
 
 
 @eqx.filter_jit
-def fixed_step_solve(field, state0, plan, kept, solver, remat, noise, key) -> jax.Array:
-    """The states after the kept outer steps of a plan, by RK4 or one step of a diffrax solver each."""
-    vector_field = VectorField(*field)
-    state0 = match_dtype(lambda state: vector_field(plan[0][0, 0], state), state0, vector_field.model)
-    inner = plan[0].shape[1]
+def solve_fixed(model, inputs, state0, plan: StepPlan, solver, chunk: int | None, noise, key) -> jax.Array:
+    """The saved states of a plan, without the first: by RK4, or by the steps of a diffrax solver."""
+    field = VectorField(model, inputs)
+    state0 = match_dtype(lambda state: field(plan.left[0, 0], state), state0, model)
+    terms = diffrax.ODETerm(field)  # pyright: ignore[reportArgumentType]
 
     def step(state, x):
-        index, (t_left, t_right, h) = x
+        index, left, right, length = x
         if solver is None:
-            new = _rk4(vector_field, state, t_left, t_right, h)
+            state = _rk4(field, left, right, length, state)
         else:
-            terms = diffrax.ODETerm(vector_field)  # pyright: ignore[reportArgumentType]
-            memory = solver.init(terms, t_left, t_right, state, None)
-            new = solver.step(terms, t_left, t_right, state, None, memory, made_jump=True)[0]
-        if noise is not None:
-            draw = jax.random.normal(jax.random.fold_in(key, index), new.shape, new.dtype)
-            new = new + noise.astype(new.dtype) * jnp.sqrt(h) * draw
-        return new
+            # Every step starts afresh: noise and breakpoints make the slope that a solver would hand on stale.
+            memory = solver.init(terms, left, right, state, None)
+            state = solver.step(terms, left, right, state, None, memory, made_jump=True)[0]
+        return state if noise is None else state + noise * jnp.sqrt(length) * draw(key, index, state)
 
-    def outer(state, x):
-        return jax.lax.scan(lambda state, x: (step(state, x), None), state, x)[0]
+    def outer(state, xs):
+        return jax.lax.scan(lambda state, x: (step(state, x), None), state, xs)[0]
 
-    index = jnp.arange(plan[0].size, dtype=jnp.int32).reshape(-1, inner)
-    return chunked_scan(outer, state0, (index, plan), len(index), remat)[kept]
+    index = jnp.arange(plan.length.size, dtype=jnp.int32).reshape(plan.length.shape)
+    xs = (index, plan.left, plan.right, plan.length)
+    states = chunked_scan(outer, state0, xs, len(index), chunk=chunk, checkpoint=True)
+    return states if plan.saved is None else states[np.asarray(plan.saved)]
 
 
-def _rk4(vector_field, y, t_left, t_right, h):
-    middle = t_left + h / 2
-    k1 = vector_field(t_left, y)
-    k2 = vector_field(middle, y + h / 2 * k1)
-    k3 = vector_field(middle, y + h / 2 * k2)
-    k4 = vector_field(t_right, y + h * k3)
-    return y + h / 6 * (k1 + 2 * (k2 + k3) + k4)
+def _rk4(field, left, right, length, state):
+    middle = left + length / 2
+    k1 = field(left, state)
+    k2 = field(middle, state + length / 2 * k1)
+    k3 = field(middle, state + length / 2 * k2)
+    k4 = field(right, state + length * k3)
+    return state + length / 6 * (k1 + 2 * (k2 + k3) + k4)
 
 
 @eqx.filter_jit
-def adaptive_solve(field, state0, ts, solver, controller, adjoint, breakpoints, max_steps) -> tuple[jax.Array, RESULTS]:
+def solve_adaptive(
+    model, inputs, state0, ts, solver, controller, adjoint, breakpoints, max_steps: int | None
+) -> tuple[Any, RESULTS]:
     """The states at `ts` by diffrax, and how the solve ended."""
-    vector_field = VectorField(*field)
-    state0 = match_dtype(lambda state: vector_field(ts[0], state), state0, vector_field.model)
+    field = VectorField(model, inputs)
+    state0 = match_dtype(lambda state: field(ts[0], state), state0, model)
+    if controller is None:
+        controller = _default_controller(state0.dtype, ts)
     if breakpoints is not None:
         controller = diffrax.ClipStepSizeController(controller, jump_ts=breakpoints)
     solution = diffrax.diffeqsolve(
-        diffrax.ODETerm(vector_field),  # pyright: ignore[reportArgumentType]
+        diffrax.ODETerm(field),  # pyright: ignore[reportArgumentType]
         solver,
         t0=ts[0],
         t1=ts[-1],
@@ -120,10 +143,14 @@ def adaptive_solve(field, state0, ts, solver, controller, adjoint, breakpoints, 
         max_steps=max_steps,
         throw=False,
     )
-    ended = solution.result
-    result = RESULTS.where(
-        ended == diffrax.RESULTS.successful,
-        RESULTS.successful,
-        RESULTS.where(ended == diffrax.RESULTS.max_steps_reached, RESULTS.max_steps_reached, RESULTS.inaccurate),
-    )
-    return solution.ys, result
+    ended, theirs = solution.result, diffrax.RESULTS
+    result = RESULTS.where(ended == theirs.max_steps_reached, RESULTS.max_steps_reached, RESULTS.inaccurate)
+    result = RESULTS.where(ended == theirs.dt_min_reached, RESULTS.non_finite, result)
+    return solution.ys, RESULTS.where(ended == theirs.successful, RESULTS.successful, result)
+
+
+def _default_controller(dtype, ts):
+    rtol, atol = (1e-7, 1e-9) if dtype == jnp.float64 else (1e-5, 1e-7)
+    # Only a state that blows up or is NaN shrinks the steps to this; without it such a lane runs to `max_steps`.
+    smallest = float(jnp.finfo(dtype).eps) * (ts[-1] - ts[0])
+    return diffrax.PIDController(rtol=rtol, atol=atol, dtmin=smallest * 1e-2, force_dtmin=False)

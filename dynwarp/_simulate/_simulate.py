@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Literal
 
 import diffrax
@@ -13,148 +14,259 @@ from dynwarp._checks import (
     check_choice,
     check_finite,
     check_inputs,
+    check_positive,
     check_positive_integer,
     check_shape,
     check_state,
 )
+from dynwarp._compat import concrete
 from dynwarp._results import raise_failed
-from dynwarp._simulate._fields import adaptive_solve, fixed_step_solve, step_plan
-from dynwarp._simulate._scan import scan_map
-from dynwarp._typing import PRNGKey, State, States
+from dynwarp._simulate._fields import plan_steps, solve_adaptive, solve_fixed
+from dynwarp._simulate._scan import chunk_size, run_linear, scan_map
+from dynwarp._typing import Inputs, PRNGKey, Scalar, State, States
 from dynwarp.errors import ArgumentError, ModelError
-from dynwarp.models import AbstractField, AbstractLinearRecurrence, AbstractMap
+from dynwarp.models import AbstractField, AbstractLinearRecurrence, AbstractMap, Bidirectional
 
-_FIELD_ONLY = ("ts", "dt", "solver", "stepsize_controller", "adjoint", "breakpoints")
+_FORMS = {"scan": "sequential", "associative": "associative", "fft": "convolution"}
 
 
 def simulate(
-    model: AbstractMap | AbstractField,
+    model: AbstractMap | AbstractField | Bidirectional,
     state0: State,
-    inputs: Any = None,
+    inputs: Inputs | Callable[[Scalar], Any] | diffrax.AbstractPath | None = None,
     *,
     steps: int | None = None,
     ts: Any = None,
     mode: Literal["auto", "scan", "associative", "fft"] = "auto",
     include_initial: bool = False,
     dt: float | None = None,
-    solver: Any = None,
-    stepsize_controller: Any = None,
-    adjoint: Any = None,
+    solver: diffrax.AbstractSolver | None = None,
+    stepsize_controller: diffrax.AbstractStepSizeController | None = None,
+    adjoint: diffrax.AbstractAdjoint | None = None,
     breakpoints: Any = None,
-    max_steps: int = 65536,
+    max_steps: int | None = 65536,
     remat: int | Literal["sqrt"] | None = None,
     noise: Any = None,
     key: PRNGKey | None = None,
     throw: bool = True,
 ) -> States:
-    """Steps a model through time.
+    """Steps a model through time: one sequence; batches are made with `jax.vmap`.
+
+    **A map** takes `inputs`, shape `(T, d)`, or `steps`; `states[i]` is the state after `inputs[i]`, shape `(T, n)`.
+
+    **A field** starts from `state0` at `ts[0]`, and `states[i]` is the state at `ts[i]`, so `states[0]` is `state0`.
+    Steps are adaptive (diffrax), or with `dt` a scan over fixed Runge-Kutta steps of fourth order. `steps` with `dt`
+    returns, as for a map, the states after each step from time 0.
+
+    **Arguments:**
+
+    - `state0`: shape `(n,)`, float32 or float64: what it and the model promote to is what is computed in.
+    - `inputs`: of a map, shape `(T, d)`; of a field, a function `t -> (d,)` or a diffrax path. None is no input. A
+      function that holds arrays should be an `eqx.Module`: a new lambda compiles anew.
+    - `steps`: the number of steps, where there are no `inputs` to count, or with `dt`.
+    - `ts`: increasing times, shape `(T,)`.
+    - `mode`: how a linear recurrence is run: `"scan"`, `"associative"` (parallel in time) or `"fft"`. `"auto"` is the
+      associative form on an accelerator and the scan on a CPU, where it is the fastest. Other models have the scan.
+    - `include_initial`: puts `state0` first, where it is not there already.
+    - `dt`: the longest fixed step. Every gap between times is split into equal steps.
+    - `solver`: of a field; adaptive, `diffrax.Tsit5()` by default. With `dt`, its steps take the place of RK4.
+    - `stepsize_controller`: by default a PID controller with `rtol=1e-7, atol=1e-9` (float32: 1e-5, 1e-7).
+    - `adjoint`: how an adaptive solve is differentiated. The default, `diffrax.DirectAdjoint()`, works forwards and
+      backwards; `diffrax.RecursiveCheckpointAdjoint()` is up to three times faster backwards, and forbids `jax.jvp`.
+    - `breakpoints`: times at which the field or its input jumps. No step crosses one, and the two steps that meet
+      there see its left and its right limit.
+    - `max_steps`: of an adaptive solve.
+    - `remat`: reverse mode keeps one state in every `remat` steps and recomputes the others: `"sqrt"` is sqrt(T).
+    - `noise`: a standard deviation, a number or shape `(n,)`. A map adds noise N(0, noise^2) to the state after each
+      step, a field with `dt` noise N(0, noise^2 h) after each step of length h (Euler-Maruyama). Needs `key`.
+    - `key`: of the noise and of models with dropout; without one, those run as in inference.
+    - `throw`: whether a failed adaptive solve raises; else the rows that it did not reach are infinite.
+
+    A `Bidirectional` network takes `inputs`, both initial states one after the other, and `key`.
+
+    **Returns:** states, shape `(T, n)`. Differentiable forwards and backwards in the model, the initial state and
+    the inputs. A state that runs to infinity is no error.
+
+    **Raises:** `ShapeError`, `ArgumentError` and `NonFiniteError` for arguments that do not fit; `ModelError` for a
+    mode that the model does not have; `ConvergenceError` where an adaptive solve ends early (outside of `jax.jit`).
+
+    **Cost:** T steps. Reverse mode keeps T states and what each step needs, with `remat="sqrt"` 2 sqrt(T) of them.
 
     **Example:**
 
     >>> import jax.numpy as jnp, dynwarp as dw
-    >>> rotation = dw.models.PiecewiseLinearMap(
-    ...     jnp.array([[0.0, -1.0], [1.0, 0.0]]), jnp.zeros((2, 1)), jnp.zeros((1, 2)), jnp.zeros(2), jnp.zeros(1)
-    ... )
-    >>> dw.simulate(rotation, jnp.array([1.0, 0.0]), steps=4).shape
-    (4, 2)
+    >>> half = dw.models.LinearRNN(jnp.array([[0.5]]), jnp.ones((1, 1)), jnp.ones((1, 1)))
+    >>> dw.simulate(half, jnp.array([8.0]), steps=3)[:, 0].tolist()
+    [4.0, 2.0, 1.0]
+    >>> dw.simulate(half, jnp.array([8.0]), jnp.ones((2, 1)), include_initial=True)[:, 0].tolist()
+    [8.0, 5.0, 3.5]
     """
-    if not isinstance(model, AbstractMap | AbstractField):
+    if not isinstance(model, AbstractMap | AbstractField | Bidirectional):
         raise ModelError(
             f"simulate: `model` must be an AbstractMap or an AbstractField; got {type(model).__name__}. "
-            "models.from_cell wraps other cells."
+            "`models.from_cell` wraps a cell."
         )
     check_state(model, state0, caller="simulate")
     check_finite(state0, "state0", caller="simulate")
-    check_choice(mode, "mode", ("auto", "scan", "associative", "fft"), caller="simulate")
     state0 = jnp.asarray(state0)
-    state0 = state0.astype(jnp.result_type(float)) if not jnp.issubdtype(state0.dtype, jnp.floating) else state0
+    if not jnp.issubdtype(state0.dtype, jnp.floating):
+        state0 = state0.astype(float)
+    check_choice(mode, "mode", (*_FORMS, "auto"), caller="simulate")
+    if steps is not None:
+        steps = check_positive_integer(steps, "steps", minimum=0, caller="simulate")
     if remat is not None and remat != "sqrt":
-        check_positive_integer(remat, "remat", caller="simulate")
+        remat = check_positive_integer(remat, "remat", caller="simulate")
     if noise is not None:
-        if key is None:
-            raise ArgumentError("simulate: `noise` needs a `key`, such as jax.random.key(0).")
-        noise = jnp.asarray(noise, state0.dtype)
-        if noise.ndim:
-            check_shape(noise, "noise", (model.state_size,), caller="simulate")
-        check_finite(noise, "noise", caller="simulate")
+        noise = _check_noise(noise, key, state0)
+
     if isinstance(model, AbstractField):
-        if mode != "auto" and mode != "scan":
+        if mode not in ("auto", "scan"):
             raise ModelError(f"simulate: {type(model).__name__} is a field and has no mode {mode!r}.")
-        return _simulate_field(
-            model, state0, inputs, steps, ts, include_initial, dt, solver, stepsize_controller, adjoint, breakpoints,
-            max_steps, remat, noise, key, throw,
-        )  # fmt: skip
-    given = dict(zip(_FIELD_ONLY, (ts, dt, solver, stepsize_controller, adjoint, breakpoints)))
-    for name, value in given.items():
-        if value is not None:
-            raise ArgumentError(
-                f"simulate: `{name}` is for fields; {type(model).__name__} is a map, step it by `steps`."
+        _check_signal(inputs)
+        breakpoints = None if breakpoints is None else _check_times(breakpoints, "breakpoints", increasing=False)
+        if dt is not None:
+            _refuse("`dt` takes fixed steps, without", stepsize_controller=stepsize_controller, adjoint=adjoint)
+            return _simulate_fixed(
+                model, state0, inputs, steps, ts, include_initial, dt, solver, breakpoints, remat, noise, key
             )
+        _refuse("an adaptive solve is without", noise=noise, remat=remat, steps=steps, remedy=" Give `dt`.")
+        return _simulate_adaptive(
+            model, state0, inputs, ts, solver, stepsize_controller, adjoint, breakpoints, max_steps, throw
+        )
+
+    _refuse(
+        f"{type(model).__name__} moves in discrete time, without",
+        ts=ts,
+        dt=dt,
+        solver=solver,
+        stepsize_controller=stepsize_controller,
+        adjoint=adjoint,
+        breakpoints=breakpoints,
+    )
     if inputs is not None:
         check_inputs(model, inputs, caller="simulate")
         check_finite(inputs, "inputs", caller="simulate")
         inputs = jnp.asarray(inputs)
-        if steps is not None and steps != inputs.shape[0]:
-            raise ArgumentError(f"simulate: `steps` is {steps}, but `inputs` has {inputs.shape[0]} rows.")
-        steps = inputs.shape[0]
+        if steps not in (None, len(inputs)):
+            raise ArgumentError(f"simulate: `steps` is {steps}, but `inputs` has {len(inputs)} rows.")
+        steps = len(inputs)
+    if isinstance(model, Bidirectional):
+        _refuse("Bidirectional is without", noise=noise, remat=remat)
+        if inputs is None or include_initial or mode not in ("auto", "scan"):
+            raise ModelError(
+                "simulate: Bidirectional needs `inputs`, has the mode 'scan' only, and no one initial state to include."
+            )
+        return model(inputs, state0=state0, key=key)
     if steps is None:
-        raise ArgumentError("simulate: a map needs `inputs`, (T, d), or `steps`.")
-    steps = check_positive_integer(steps, "steps", minimum=0, caller="simulate")
-    states = _simulate_map(model, state0, inputs, steps, mode, remat, noise, key)
-    return jnp.concatenate([state0.astype(states.dtype)[None], states]) if include_initial else states
+        raise ArgumentError("simulate: a map needs `inputs`, shape (T, d), or `steps`.")
+    return _simulate_map(model, state0, inputs, steps, mode, include_initial, remat, noise, key)
 
 
-def _simulate_map(model, state0, inputs, steps, mode, remat, noise, key):
-    parallel = isinstance(model, AbstractLinearRecurrence)
-    if mode in ("associative", "fft") and not parallel:
-        raise ModelError(
-            f"simulate: {type(model).__name__} is no linear recurrence and has no mode {mode!r}; use 'scan'."
-        )
+def _simulate_map(model, state0, inputs, steps, mode, include_initial, remat, noise, key):
+    linear = isinstance(model, AbstractLinearRecurrence)
+    plain = noise is None and remat is None
+    if mode in ("associative", "fft"):
+        if not linear:
+            raise ModelError(f"simulate: {type(model).__name__} is no linear recurrence and has no mode {mode!r}.")
+        _refuse(f"mode {mode!r} is without", noise=noise, remat=remat)
     if mode == "auto":
-        on_cpu = jax.default_backend() == "cpu"
-        mode = "associative" if parallel and not on_cpu and remat is None and noise is None else "scan"
-    if mode == "scan":
-        return scan_map(model, state0, inputs, steps, remat, noise, key)
-    if noise is not None or remat is not None:
-        raise ArgumentError(f"simulate: mode {mode!r} takes neither `noise` nor `remat`; use 'scan'.")
-    if inputs is None:
-        inputs = jnp.zeros((steps, model.input_size), state0.dtype)
-    return model.associative(state0, inputs) if mode == "associative" else model.convolution(state0, inputs)
+        mode = "associative" if linear and plain and jax.default_backend() != "cpu" else "scan"
+    form = _FORMS[mode]
+    # A user's own linear recurrence need not have a sequential form: its step is one.
+    if plain and linear and hasattr(model, form):
+        inputs = jnp.zeros((steps, model.input_size), state0.dtype) if inputs is None else inputs
+        states = run_linear(model, state0, inputs, form)
+    else:
+        states = scan_map(model, state0, inputs, steps, chunk_size(remat, steps), noise, key)
+    return _with_initial(state0, states) if include_initial else states
 
 
-def _simulate_field(
-    model, state0, inputs, steps, ts, include_initial, dt, solver, controller, adjoint, breakpoints, max_steps, remat,
-    noise, key, throw,
-):  # fmt: skip
-    if inputs is not None and not callable(getattr(inputs, "evaluate", inputs)):
-        raise ArgumentError("simulate: the `inputs` of a field are a callable t -> (d,) or a diffrax path.")
-    dtype = state0.dtype
-    breakpoints = None if breakpoints is None else np.atleast_1d(np.asarray(breakpoints))
-    if dt is not None:
-        dt = float(dt)
-        times = np.arange(steps + 1) * dt if ts is None else np.asarray(ts)
-        if len(times) == 1:
-            return state0[None][1 if ts is None and not include_initial else 0 :]
-        plan, kept = step_plan(times, dt, np.zeros(0) if breakpoints is None else breakpoints, dtype)
-        plan = jax.tree.map(jnp.asarray, plan)
-        states = fixed_step_solve((model, inputs), state0, plan, kept, solver, remat, noise, key)
-        if ts is not None or include_initial:
-            states = jnp.concatenate([state0.astype(states.dtype)[None], states])
-        return states
-    if noise is not None:
-        raise ArgumentError("simulate: `noise` needs the fixed-step scan; give `dt`.")
+def _simulate_fixed(model, state0, inputs, steps, ts, include_initial, dt, solver, breakpoints, remat, noise, key):
+    step = concrete(dt)
+    if step is None or (ts is not None and concrete(ts) is None):
+        raise ArgumentError("simulate: `dt` and `ts` fix the number of steps, and cannot be traced; use numpy arrays.")
+    check_positive(step, "dt", caller="simulate")
+    if (ts is None) == (steps is None):
+        raise ArgumentError("simulate: a field with `dt` needs either `ts` or `steps`; got both or neither.")
+    times = np.arange(steps + 1) * float(step) if ts is None else _check_times(ts, "ts")
+    if breakpoints is not None and concrete(breakpoints) is None:
+        raise ArgumentError("simulate: with `dt`, `breakpoints` cannot be traced; use a numpy array.")
+    if len(times) == 1:
+        states = state0[:0, None] * state0
+    else:
+        breaks = np.zeros(0) if breakpoints is None else np.asarray(breakpoints)
+        plan = plan_steps(np.asarray(times), float(step), breaks, state0.dtype)
+        chunk = chunk_size(remat, len(plan.length))
+        states = solve_fixed(model, inputs, state0, plan, solver, chunk, noise, key)
+    return _with_initial(state0, states) if include_initial or ts is not None else states
+
+
+def _simulate_adaptive(model, state0, inputs, ts, solver, controller, adjoint, breakpoints, max_steps, throw):
     if ts is None:
-        raise ArgumentError("simulate: a field needs `ts`, or `steps` with `dt`.")
-    ts = jnp.asarray(ts, dtype)
-    if ts.shape == (1,):
+        raise ArgumentError("simulate: a field needs `ts`, or `dt` with `ts` or `steps`.")
+    ts = jnp.asarray(_check_times(ts, "ts"), state0.dtype)
+    if max_steps is not None:
+        check_positive_integer(max_steps, "max_steps", caller="simulate")
+    if len(ts) == 1:
         return state0[None]
-    solver = diffrax.Tsit5() if solver is None else solver
-    if controller is None:
-        double = dtype == jnp.float64
-        controller = diffrax.PIDController(rtol=1e-7 if double else 1e-5, atol=1e-9 if double else 1e-7)
-    adjoint = diffrax.DirectAdjoint() if adjoint is None else adjoint
-    jumps = None if breakpoints is None else jnp.asarray(breakpoints, dtype)
-    states, result = adaptive_solve((model, inputs), state0, ts, solver, controller, adjoint, jumps, max_steps)
+    states, result = solve_adaptive(
+        model,
+        inputs,
+        state0,
+        ts,
+        diffrax.Tsit5() if solver is None else solver,
+        controller,
+        diffrax.DirectAdjoint() if adjoint is None else adjoint,
+        None if breakpoints is None else jnp.asarray(breakpoints, ts.dtype),
+        max_steps,
+    )
     if throw:
-        raise_failed(result, "simulate", "Raise `max_steps`, loosen the tolerances or pass a stiff `solver`.")
+        raise_failed(result, "simulate", "Raise `max_steps`, loosen the tolerances, or pass a stiff `solver`.")
     return states
+
+
+def _with_initial(state0, states):
+    return jnp.concatenate([state0.astype(states.dtype)[None], states])
+
+
+def _check_noise(noise, key, state0):
+    if key is None:
+        raise ArgumentError("simulate: `noise` needs a `key`, such as jax.random.key(0).")
+    if jnp.ndim(noise):
+        check_shape(noise, "noise", state0.shape, caller="simulate")
+    known = concrete(noise)
+    if known is not None and not (np.isfinite(known).all() and (known >= 0).all()):
+        raise ArgumentError(f"simulate: `noise` must be a standard deviation, finite and not negative; got {noise!r}.")
+    return jnp.asarray(noise, state0.dtype)
+
+
+def _check_signal(inputs: Any) -> None:
+    """Raises unless this can be the input of a field."""
+    if inputs is not None and not callable(getattr(inputs, "evaluate", inputs)):
+        raise ArgumentError(
+            "simulate: the `inputs` of a field must be a function t -> (d,) or a diffrax path; got "
+            f"{type(inputs).__name__}. Samples become one by diffrax.LinearInterpolation(ts, samples)."
+        )
+
+
+def _check_times(times: Any, name: str, *, increasing: bool = True) -> Any:
+    """Returns `times`, floating-point and one-dimensional; raises unless a concrete one is finite and increasing."""
+    check_shape(times, name, ("T",), caller="simulate")
+    check_finite(times, name, caller="simulate")
+    known = concrete(times)
+    if increasing and jnp.shape(times)[0] == 0:
+        raise ArgumentError(f"simulate: `{name}` must hold at least one time; got none.")
+    if known is None:
+        return times
+    if increasing and (np.diff(known) <= 0).any():
+        raise ArgumentError(
+            f"simulate: `{name}` must increase; entry {int(np.argmax(np.diff(known) <= 0)) + 1} does not."
+        )
+    return known if np.issubdtype(known.dtype, np.floating) else known.astype(np.float64)
+
+
+def _refuse(why: str, *, remedy: str = "", **options: Any) -> None:
+    """Raises if one of these options was given."""
+    given = [f"`{name}`" for name, value in options.items() if value is not None]
+    if given:
+        raise ArgumentError(f"simulate: {why} {', '.join(given)}.{remedy}")
