@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import importlib
 import os
+import re
+import struct
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +14,7 @@ import numpy as np
 
 from dynwarp.errors import DynwarpError, MissingDependencyError, SeriesError
 
+_MATLAB_NUMBERS = re.compile("double|single|logical|u?int(8|16|32|64)")
 SUFFIXES = (".npy", ".npz", ".mat", ".h5", ".hdf5")
 
 
@@ -93,10 +96,35 @@ def _read_npz(path: Path, key: str | None) -> dict[str, np.ndarray]:
 
 
 def _read_mat(path: Path) -> dict[str, np.ndarray]:
-    from scipy.io import loadmat
+    from scipy.io import loadmat, whosmat
 
-    content = loadmat(path, mat_dtype=True)
-    return {name: _vector(np.asarray(value)) for name, value in content.items() if not name.startswith("__")}
+    _check_mat5(path)
+    # Not cells, structures and objects, which hold no recording.
+    numeric = [name for name, _, kind in whosmat(path) if _MATLAB_NUMBERS.fullmatch(kind)]
+    content = loadmat(path, mat_dtype=True, variable_names=numeric)
+    return {name: _vector(np.asarray(content[name])) for name in numeric}
+
+
+def _check_mat5(path: Path) -> None:
+    """Raises where a part of a MATLAB 5 matrix is of no type that the format knows: scipy would crash on it.
+
+    After 128 bytes follow elements of a type, a size and a body; the body of a matrix, type 14, is made of elements,
+    padded to 8 bytes, of which short ones hold type and size in one word. Compressed ones have a check sum.
+    """
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        order = {b"IM": "<", b"MI": ">"}.get(file.read(128)[126:])
+        start = 128
+        while order is not None and start + 8 <= size:
+            file.seek(start)
+            kind, length = struct.unpack(order + "II", file.read(8))
+            start, place = start + 8 + length, start + 8
+            while kind == 14 and place + 8 <= min(start, size):
+                file.seek(place)
+                part, part_length = struct.unpack(order + "II", file.read(8))
+                if not 1 <= part & 0xFFFF <= 18 or (part >> 16) > 4:
+                    raise ValueError("an element of an unknown type")
+                place += 8 if part >> 16 else 8 + (part_length + 7) // 8 * 8
 
 
 def _is_hdf5(path: Path) -> bool:

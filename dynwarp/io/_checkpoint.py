@@ -109,6 +109,13 @@ def load(path: str | os.PathLike) -> Any:
     format, or with classes or functions that are not known; it names the first array that differs.
     `PrecisionError` for double-precision arrays where JAX is in single precision. Sizes are checked against the file
     before anything is allocated.
+
+    **Example:**
+
+    >>> import pathlib, tempfile, dynwarp as dw
+    >>> path = dw.io.save(pathlib.Path(tempfile.mkdtemp()) / "henon.dyn", dw.systems.Henon(b=0.2))
+    >>> float(dw.io.load(path).b)
+    0.2
     """
     with _Reader(path) as reader:
         arrays = [restore(stored, record) for stored, record in zip(reader.arrays(), reader.manifest["arrays"])]
@@ -119,6 +126,14 @@ def load_metadata(path: str | os.PathLike) -> dict[str, Any]:
     """The metadata of a model file, `{}` if it was saved without; see [`save`][dynwarp.io.save].
 
     **Raises:** `CheckpointError` as [`load`][dynwarp.io.load], but for the arrays, which are not read.
+
+    **Example:**
+
+    >>> import pathlib, tempfile, dynwarp as dw
+    >>> path = pathlib.Path(tempfile.mkdtemp()) / "henon.dyn"
+    >>> _ = dw.io.save(path, dw.systems.Henon(), metadata={"note": "chaotic"})
+    >>> dw.io.load_metadata(path)
+    {'note': 'chaotic'}
     """
     return inspect(path).metadata
 

@@ -360,6 +360,23 @@ class TestBadInput:
         with pytest.raises(SeriesError, match="damaged, truncated or of another kind"):
             dw.io.read_series(path)
 
+    def test_a_matlab_file_with_an_unknown_type(self, tmp_path):
+        # The type of the numbers stands after the name; scipy looks an unknown one up beyond its table.
+        path = tmp_path / "a.mat"
+        scipy.io.savemat(path, {"x": VALUES})
+        content = bytearray(path.read_bytes())
+        assert content[176] == 9
+        content[176] = 200
+        path.write_bytes(content)
+        with pytest.raises(SeriesError, match="damaged, truncated or of another kind"):
+            dw.io.read_series(path)
+
+    def test_matlab_structures_are_passed_over(self, tmp_path):
+        scipy.io.savemat(
+            tmp_path / "a.mat", {"x": VALUES, "info": {"rate": 3.0}, "names": np.array(["a", "b"], object)}
+        )
+        np.testing.assert_array_equal(dw.io.read_series(tmp_path / "a.mat", standardise=False).values, VALUES)
+
     @pytest.mark.parametrize("suffix", ["npy", "npz", "mat", "h5", "csv", "tsv", "txt"])
     def test_files_of_another_kind(self, tmp_path, suffix):
         path = tmp_path / f"a.{suffix}"
