@@ -89,10 +89,15 @@ def save(path: str | os.PathLike, model: Any, *, metadata: dict[str, Any] | None
             "written": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         },
     }
+    text = json.dumps(manifest, indent=1)
+    if len(text) > _MAX_MANIFEST:
+        raise ArgumentError(
+            f"`metadata` is too large: the manifest may hold {_MAX_MANIFEST} bytes and has {len(text)}."
+        )
     buffer = io.BytesIO()
     np.savez(buffer, **{_member(i): array for i, array in enumerate(arrays.stored)})  # type: ignore
     with atomic_write(path) as file, zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
-        archive.writestr("manifest.json", json.dumps(manifest, indent=1))
+        archive.writestr("manifest.json", text)
         archive.writestr("arrays.npz", buffer.getbuffer())
     return Path(path)
 

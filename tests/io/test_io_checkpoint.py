@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 
 import dynwarp as dw
+import dynwarp.io._checkpoint as checkpoint
 from dynwarp import models, systems
 from dynwarp.errors import ArgumentError, CheckpointError
 from dynwarp.io._registry import class_name
@@ -206,6 +207,12 @@ class TestMetadata:
     def test_what_json_cannot_hold(self, tmp_path, metadata):
         with pytest.raises(ArgumentError, match="`metadata` must"):
             dw.io.save(tmp_path / "m", (1,), metadata=metadata)
+        assert not (tmp_path / "m").exists()
+
+    def test_more_than_a_reader_would_take(self, tmp_path, monkeypatch):
+        monkeypatch.setattr(checkpoint, "_MAX_MANIFEST", 1000)
+        with pytest.raises(ArgumentError, match="`metadata` is too large: the manifest may hold 1000 bytes"):
+            dw.io.save(tmp_path / "m", (1,), metadata={"a": "x" * 1000})
         assert not (tmp_path / "m").exists()
 
 
