@@ -14,7 +14,7 @@ from dynwarp.errors import ArgumentError
 # What must be equal for seconds to mean the same.
 _MACHINE = ("platform", "device_kind", "machine", "processor", "cores", "x64")
 # What may differ, and is then told beside the ratios.
-_NOTED = ("python", "versions", "matmul_precision", "xla_flags", "on_error", "cache")
+_NOTED = ("python", "versions", "matmul_precision", "xla_flags", "blas", "on_error", "cache")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -14,6 +14,8 @@ import jax
 import dynwarp
 
 _STACK = ("dynwarp", "jax", "jaxlib", "equinox", "diffrax", "optimistix", "lineax", "optax", "numpy", "scipy")
+# What decides how fast the matrix products of NumPy, SciPy and torch are.
+_BLAS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE", "MKL_NUM_THREADS")
 
 
 def describe(device: Any) -> dict[str, Any]:
@@ -31,6 +33,7 @@ def describe(device: Any) -> dict[str, Any]:
         "x64": bool(jax.config.jax_enable_x64),
         "matmul_precision": str(jax.config.jax_default_matmul_precision or "default"),
         "xla_flags": os.environ.get("XLA_FLAGS", ""),
+        "blas": {name: os.environ[name] for name in _BLAS if name in os.environ},
         "on_error": os.environ.get("EQX_ON_ERROR", "raise"),
         "cache": cache_state(),
     }

@@ -17,6 +17,7 @@ from dynwarp.bench._environment import cache_state
 from dynwarp.bench._peers import PeerPool, PeerSkipped
 from dynwarp.bench._timing import (
     Timer,
+    calls_a_sample,
     count_callbacks,
     count_collectives,
     count_compiles,
@@ -29,11 +30,15 @@ from dynwarp.bench._timing import (
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Settings:
-    """How long to measure: `repetitions` and `seconds` at least of each kernel, `limit` seconds at most of a size."""
+    """How long to measure: `repetitions` and `seconds` at least of each kernel, `limit` seconds at most of a size.
 
-    repetitions: int = 5
-    seconds: float = 1.0
-    limit: float = 15.0
+    `fresh`: whether to call the case again on fresh values and count what is compiled anew.
+    """
+
+    repetitions: int
+    seconds: float
+    limit: float
+    fresh: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -133,16 +138,16 @@ def measure(
         program = _prepare(kernel, kernel.function, kernel.arguments)
         output, first = _first(program.call)
         reference = jax.tree.map(np.asarray, kernel.reference())
-        timers: dict[str, Timer] = {"dynwarp": repeated(program.call, _first(program.call)[1])}
+        timers: dict[str, Timer] = {"dynwarp": _timer(program, first)}
         others: dict[str, dict[str, Any]] = {}
         digest = {"relative_error": _finite(relative_error(kernel.digest(output), reference)), "precision": "default"}
-        if device.platform != "cpu" and kernel.compiled:
+        if device.platform != "cpu" and kernel.compiled and size.get("dtype") == "float32":
             # Accelerators multiply float32 matrices in fewer bits by default: correctness is judged at the highest.
             with jax.default_matmul_precision("highest"):
                 exact = compile_program(kernel.function, kernel.arguments)
             output, seconds = _first(exact.call)
             others["highest_precision"] = {"kind": "precision", "first": seconds}
-            timers["highest_precision"] = repeated(exact.call, _first(exact.call)[1])
+            timers["highest_precision"] = _timer(exact, seconds)
             digest = {
                 "relative_error": _finite(relative_error(kernel.digest(output), reference)),
                 "precision": "highest",
@@ -167,11 +172,13 @@ def measure(
                 closers.append(close)
                 if timer is not None:
                     timers[name] = timer
-            samples = interleave(timers, **dataclasses.asdict(settings))
+            samples = interleave(
+                timers, repetitions=settings.repetitions, seconds=settings.seconds, limit=settings.limit
+            )
         finally:
             for close in closers:
                 close()
-        recompiles = _recompiles(case, size)
+        recompiles = _recompiles(case, size) if settings.fresh else None
 
     own = samples["dynwarp"]
     steady = summary(own)
@@ -224,6 +231,11 @@ def _first(call: Callable[[], Any]) -> tuple[Any, float]:
     return output, time.perf_counter() - start
 
 
+def _timer(program: Program, first: float) -> Timer:
+    # A first call may pay for what later ones find ready; a long one is taken as it is.
+    return repeated(program.call, first if first > 1 else _first(program.call)[1])
+
+
 def _finite(value: float) -> float | None:
     return value if np.isfinite(value) else None
 
@@ -241,7 +253,7 @@ def _variant(kernel: Kernel, function, arguments, reference) -> tuple[dict[str, 
         "memory": program.memory,
         "relative_error": _finite(relative_error(kernel.digest(output), reference)),
     }
-    return record, repeated(program.call, _first(program.call)[1])
+    return record, _timer(program, first)
 
 
 def _on_cpu(kernel: Kernel, reference) -> tuple[dict[str, Any], Timer | None]:
@@ -266,7 +278,8 @@ def _peer(case: Case, kernel: Kernel, name: str, size: Size, reference, pool: Pe
         return {**record, "status": "failed", "reason": one_line(error)}, None, nothing
     try:
         result, record["first"] = peer.first()
-        number = max(1, round(2e-3 / max(peer.time(1)[0], 1e-7)))
+        once = record["first"]
+        number = calls_a_sample(once if once > 1 else peer.time(1)[0])
     except Exception as error:
         peer.close()
         return {**record, "status": "failed", "reason": one_line(error)}, None, nothing

@@ -1,8 +1,9 @@
 """Runs peers: other programs that solve the problem of a case.
 
 A peer is one file of functions named like the cases, `case_name(size, inputs) -> call`, where `call()` solves the
-problem once and returns arrays to compare, or None. It runs in this process, or in an environment of its own when this
-file is started there as a program; so this file may import NumPy and the standard library only.
+problem once and returns arrays to compare, or None. A size it is not meant for raises NotImplementedError with the
+reason. A peer runs in this process, or in an environment of its own when this file is started there as a program; so
+this file may import NumPy and the standard library only.
 """
 
 import importlib.util
@@ -64,8 +65,8 @@ def serve(requests, replies):
     for line in requests:
         try:
             reply = _answer(state, json.loads(line))
-        except ImportError as error:
-            reply = {"missing": str(error)}
+        except (ImportError, NotImplementedError) as error:
+            reply = {"skipped": str(error)}
         except Exception as error:
             reply = {"error": f"{type(error).__name__}: {error}"}
         replies.write(json.dumps(reply) + "\n")

@@ -87,7 +87,10 @@ def _open_here(name, path, problem, size, inputs) -> Peer:
         raise PeerSkipped(
             f"{error}; install it, or give its own environment with --peer-python {name}=PYTHON"
         ) from None
-    call = getattr(module, problem)(dict(size), inputs)
+    try:
+        call = getattr(module, problem)(dict(size), inputs)
+    except NotImplementedError as error:
+        raise PeerSkipped(str(error)) from None
 
     def first():
         start = time.perf_counter()
@@ -122,8 +125,8 @@ def _open_command(python: str, path, problem, size, inputs) -> Peer:
             if not line:
                 raise RuntimeError(f"the process of this peer ended or gave no answer in {_REPLY_SECONDS:g} s")
             reply = json.loads(line)
-            if "missing" in reply:
-                raise PeerSkipped(f"{reply['missing']} in {python}")
+            if "skipped" in reply:
+                raise PeerSkipped(reply["skipped"])
             if "error" in reply:
                 raise RuntimeError(reply["error"])
             return reply

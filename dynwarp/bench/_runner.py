@@ -28,7 +28,7 @@ from dynwarp.io import atomic_write
 # Seconds after which a suite starts no further case.
 _BUDGETS = {"check": math.inf, "quick": 285.0, "full": math.inf, "gpu": 450.0}
 _SETTINGS = {
-    "check": Settings(repetitions=2, seconds=0.0, limit=5.0),
+    "check": Settings(repetitions=2, seconds=0.0, limit=5.0, fresh=True),
     "quick": Settings(repetitions=5, seconds=0.5, limit=8.0),
     "full": Settings(repetitions=5, seconds=1.0, limit=120.0),
     "gpu": Settings(repetitions=5, seconds=0.5, limit=8.0),

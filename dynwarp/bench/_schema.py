@@ -52,7 +52,7 @@ _RAN = {
     "roofline": _Maybe({"bound": {"compute", "memory", "depth"}, "attainable": _NUMBER, "fraction": _NUMBER}),
     "collectives": int,
     "callbacks": int,
-    "recompiles": int,
+    "recompiles": _Maybe(int),
     "cache": {"state": {"off", "cold", "warm"}, "hits": int},
     "digest": {"relative_error": _Maybe(_NUMBER), "tolerance": _NUMBER, "precision": str, "passed": bool},
     "peers": _Map({"kind": {"peer", "variant", "device", "precision"}, "status": {"ok", "failed", "skipped"}}),
@@ -79,6 +79,7 @@ _DOCUMENT = {
         "x64": bool,
         "matmul_precision": str,
         "xla_flags": str,
+        "blas": _Map(str),
         "on_error": str,
         "cache": {"off", "cold", "warm"},
     },
@@ -97,9 +98,9 @@ def validate(document: Any) -> list[str]:
 
     A document holds `schema`, `started`, `suite`, `status`, `seconds`, `revision`, `environment`, `ceilings` and
     `results`. A result that ran holds the `seconds` it took in all, `phases` (`trace`, `lower`, `compile`, `first`,
-    `steady`, in seconds), `throughput`, `flops`, `bytes`, `depth`, `memory`, `peak_memory` (bytes), `roofline`, `collectives`, `callbacks`,
-    `recompiles`, `cache`, `digest` and `peers` by name, each with its `ratio` to this result where it ran. A result
-    that did not run holds `reason`.
+    `steady`, in seconds), `throughput`, `flops`, `bytes`, `depth`, `memory`, `peak_memory` (bytes), `roofline`,
+    `collectives`, `callbacks`, `recompiles`, `cache`, `digest` and `peers` by name, each with its `ratio` to this
+    result where it ran. A result that did not run holds `reason`.
 
     **Example:**
 

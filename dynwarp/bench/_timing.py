@@ -84,9 +84,14 @@ def ratio(peer: list[tuple[float, float]], own: list[tuple[float, float]]) -> di
     return {"median": float(median), "low": float(low), "high": float(high)}
 
 
+def calls_a_sample(once: float) -> int:
+    """How many calls of `once` seconds make a sample that the clock can tell from the next."""
+    return max(1, round(_SAMPLE_SECONDS / max(once, 1e-7)))
+
+
 def repeated(call: Callable[[], Any], once: float) -> Timer:
     """A timer of `call`, which took `once` seconds: several calls a sample where one is too short to time."""
-    number = max(1, round(_SAMPLE_SECONDS / max(once, 1e-7)))
+    number = calls_a_sample(once)
 
     def timer() -> tuple[float, float]:
         wall, processor = time.perf_counter(), time.process_time()

@@ -78,7 +78,7 @@ def _network_sizes(*, batches=(32,), steps=(100, 1000), states=(64, 256)):
     ]
 
 
-_GPU = _network_sizes(batches=(1, 32, 1024, 8192), steps=(100,), states=(256,))
+_GPU = _network_sizes(batches=(1, 1024, 8192), steps=(100,), states=(256,))
 
 
 @case(

@@ -17,18 +17,25 @@ def _free_run(model, states0, steps):
     return jax.vmap(lambda state: dw.simulate(model, state, steps=steps))(states0)
 
 
+# A reference in float64 of a whole large batch would take longer than what is measured.
+_CHECKED_LANES = 4
+
+
+def _first_lanes(states):
+    return states[:_CHECKED_LANES]
+
+
 @case(
     group="simulate",
     check={"state_size": 5, "relu_size": 2, "steps": 20, "batch": 3, "dtype": "float32"},
     quick=[
         {"state_size": 20, "relu_size": 2, "steps": 1000, "batch": batch, "dtype": dtype}
-        for dtype in ("float32", "float64")
-        for batch in (1, 32, 1024)
+        for batch, dtype in ((1, "float32"), (32, "float32"), (1024, "float32"), (32, "float64"))
     ],
     full=[{"state_size": 20, "relu_size": 2, "steps": 1000, "batch": 16384, "dtype": "float32"}],
     gpu=[
-        {"state_size": 20, "relu_size": 2, "steps": 1000, "batch": batch, "dtype": "float32"}
-        for batch in (1, 32, 1024, 32768, 262144)
+        {"state_size": 20, "relu_size": 2, "steps": 100, "batch": batch, "dtype": "float32"}
+        for batch in (1, 128, 16384, 262144)
     ],
     peers=["numpy", "torch", "torch_cuda"],
 )
@@ -41,7 +48,7 @@ def simulate_alrnn(*, state_size: int, relu_size: int, steps: int, batch: int, d
         # By the canonical form F(z) = A z + W1 relu(W2 z + h2) + h1, the direct form being what is measured.
         f = cast(model.canonical(), "float64")
         A, W1, W2, h1, h2 = (float64(x) for x in (f.A, f.W1, f.W2, f.h1, f.h2))
-        states, state = [], float64(states0)
+        states, state = [], float64(states0[:_CHECKED_LANES])
         for _ in range(steps):
             state = state @ A.T + np.maximum(state @ W2.T + h2, 0) @ W1.T + h1
             states.append(state)
@@ -50,6 +57,7 @@ def simulate_alrnn(*, state_size: int, relu_size: int, steps: int, batch: int, d
     return Kernel(
         function=_free_run,
         arguments=(model, states0, steps),
+        digest=_first_lanes,
         reference=reference,
         tolerance=1e-5 if dtype == "float32" else 1e-12,
         flops=batch * steps * (2 * state_size**2 + 3 * state_size),
@@ -71,15 +79,16 @@ def _recurrence(model: Any, inputs, states0, *, multipliers, drive, flops, dtype
     modes: tuple[Literal["scan", "associative", "fft"], ...] = ("scan", "associative", "fft")
 
     def reference():
-        states, state = [], float64(states0)
+        states, state = [], float64(states0[:_CHECKED_LANES])
         for t in range(steps):
-            state = multipliers(state) + drive[:, t]
+            state = multipliers(state) + drive[:_CHECKED_LANES, t]
             states.append(state)
         return np.stack(states, 1)
 
     return Kernel(
         function=_driven_run,
         arguments=(model, states0, inputs, "auto"),
+        digest=_first_lanes,
         reference=reference,
         tolerance=tolerance,
         flops=batch * steps * flops,
@@ -144,7 +153,7 @@ def simulate_lru(*, modes: int, steps: int, batch: int, dtype: str, seed: int) -
     check={"modes": 2, "steps": 16, "batch": 2, "dtype": "float32"},
     quick=_sequence_sizes(modes=8),
     full=[{"modes": 32, "steps": 1024, "batch": 8, "dtype": dtype} for dtype in ("float32", "float64")],
-    gpu=[{"modes": 32, **_LONG, "batch": batch} for batch in (1, 8, 64)],
+    gpu=[{"modes": 32, **_LONG}],
 )
 def simulate_s4d(*, modes: int, steps: int, batch: int, dtype: str, seed: int) -> Kernel:
     """A diagonal state-space model of 16 channels driven by noise, in the same modes."""
@@ -157,7 +166,7 @@ def simulate_s4d(*, modes: int, steps: int, batch: int, dtype: str, seed: int) -
     check={"state_size": 4, "steps": 16, "batch": 2, "dtype": "float64"},
     quick=_sequence_sizes(state_size=64),
     full=[{"state_size": 64, "steps": 1024, "batch": 8, "dtype": "float64"}],
-    gpu=[{"state_size": 64, **_LONG, "batch": batch} for batch in (1, 8, 64)],
+    gpu=[{"state_size": 64, **_LONG}],
 )
 def simulate_linear_rnn(*, state_size: int, steps: int, batch: int, dtype: str, seed: int) -> Kernel:
     """A dense linear network driven by noise, in the same modes."""
@@ -197,7 +206,7 @@ _DT = 1e-3
     check={"final_time": 0.5, "batch": 2},
     quick=[{"final_time": 5.0, "batch": batch} for batch in (1, 64)],
     full=[{"final_time": 5.0, "batch": 4096}],
-    gpu=[{"final_time": 5.0, "batch": batch} for batch in (1, 64, 4096, 65536)],
+    gpu=[{"final_time": 5.0, "batch": batch} for batch in (1, 1024, 65536)],
     peers=["scipy"],
 )
 def simulate_lorenz63(*, final_time: float, batch: int, seed: int) -> Kernel:
@@ -205,7 +214,6 @@ def simulate_lorenz63(*, final_time: float, batch: int, seed: int) -> Kernel:
     system = dw.systems.Lorenz63()
     states0 = jnp.array([1.0, 1.0, 20.0]) + normal(seed, (batch, 3), "float64")
     ts = jnp.linspace(0.0, final_time, 11)
-    checked = min(batch, 4)
 
     def reference():
         from scipy.integrate import solve_ivp
@@ -214,12 +222,14 @@ def simulate_lorenz63(*, final_time: float, batch: int, seed: int) -> Kernel:
             return [10 * (s[1] - s[0]), s[0] * (28 - s[2]) - s[1], s[0] * s[1] - 8 / 3 * s[2]]
 
         tight = {"method": "DOP853", "rtol": 1e-12, "atol": 1e-12, "t_eval": float64(ts)}
-        return np.stack([solve_ivp(velocity, (0, final_time), float64(s), **tight).y.T for s in states0[:checked]])
+        return np.stack(
+            [solve_ivp(velocity, (0, final_time), float64(s), **tight).y.T for s in states0[:_CHECKED_LANES]]
+        )
 
     return Kernel(
         function=_flow,
         arguments=(system, states0, ts),
-        digest=lambda states: states[:checked],
+        digest=_first_lanes,
         reference=reference,
         # Errors grow by exp(0.906 t) in the mean, more over a short stretch.
         tolerance=1e-5 if final_time < 1 else 1e-2,

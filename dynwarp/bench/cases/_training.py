@@ -12,6 +12,7 @@ import dynwarp as dw
 from dynwarp.bench._case import Kernel, case
 from dynwarp.bench.cases._tools import float64, itemsize, normal
 from dynwarp.training._objective import Objective
+from dynwarp.training._reconstruction import trainable
 
 _OPTIMIZER = optax.adam(1e-3)
 
@@ -20,9 +21,11 @@ def _squared(output, target):
     return jnp.mean((output - target) ** 2)
 
 
+@eqx.filter_jit
 def _step(model, optimizer_state, windows, inputs, objective):
     _, gradient = objective.gradient(model, windows, inputs, None)
-    updates, optimizer_state = _OPTIMIZER.update(gradient, optimizer_state)
+    with jax.numpy_dtype_promotion("standard"):  # optax raises a float to an integer power
+        updates, optimizer_state = _OPTIMIZER.update(gradient, optimizer_state)
     return gradient, eqx.apply_updates(model, updates), optimizer_state
 
 
@@ -56,7 +59,7 @@ def alrnn_training_step(*, state_size: int, relu_size: int, steps: int, batch: i
     inputs = jnp.zeros((batch, steps, 0), dtype)
     forcing = dw.training.SparseTeacherForcing(interval)
     objective = Objective(_squared, forcing, jnp.zeros((), dtype), None)
-    optimizer_state = _OPTIMIZER.init(eqx.filter(model, eqx.is_inexact_array))
+    optimizer_state = _OPTIMIZER.init(eqx.filter(model, trainable(model)))
 
     def reference():
         # Forwards with forcing, and back by the recursion written out: forcing cuts the gradient of what it overwrites.

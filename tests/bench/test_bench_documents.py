@@ -1,0 +1,223 @@
+"""Result documents: the schema, comparison, reports, and the command around them."""
+
+import argparse
+import copy
+import json
+import subprocess
+import sys
+
+import pytest
+
+from dynwarp.bench import compare, main, read_document, to_html, to_markdown, validate
+from dynwarp.bench._report import crossover
+from dynwarp.errors import ArgumentError
+
+
+def _steady(median):
+    return {
+        "repetitions": 5,
+        "minimum": 0.9 * median,
+        "median": median,
+        "lower_quartile": 0.95 * median,
+        "upper_quartile": 1.05 * median,
+        "iqr": 0.1 * median,
+        "processor": median,
+    }
+
+
+def _record(median, batch=1, peers=None):
+    return {
+        "case": "simulate",
+        "group": "toy",
+        "size": {"batch": batch, "dtype": "float32"},
+        "status": "ok",
+        "seconds": 1.0,
+        "phases": {"trace": 0.1, "lower": 0.1, "compile": 0.2, "first": 0.01, "steady": _steady(median)},
+        "throughput": {"unit": "steps", "per_second": 100 / median},
+        "flops": 10.0,
+        "bytes": 10.0,
+        "depth": 1,
+        "memory": {"arguments": 1, "outputs": 1, "temporary": 2, "peak": 4},
+        "peak_memory": 4,
+        "roofline": {"bound": "memory", "attainable": 0.1, "fraction": 0.5},
+        "collectives": 0,
+        "callbacks": 0,
+        "recompiles": 0,
+        "cache": {"state": "off", "hits": 0},
+        "digest": {"relative_error": 1e-7, "tolerance": 1e-5, "precision": "default", "passed": True},
+        "peers": peers or {},
+    }
+
+
+def _document(records, platform="cpu"):
+    return {
+        "schema": "dynwarp-bench/1",
+        "started": "2030-01-01T00:00:00+00:00",
+        "suite": "quick",
+        "status": "complete",
+        "seconds": 3.0,
+        "revision": {"commit": "0123456789abcdef", "modified": False},
+        "environment": {
+            "platform": platform,
+            "device_kind": platform,
+            "device_count": 1,
+            "machine": "x86_64",
+            "processor": "A processor",
+            "cores": 2,
+            "system": "Linux",
+            "python": "3.11.7",
+            "versions": {"jax": "0.10.2"},
+            "x64": True,
+            "matmul_precision": "default",
+            "xla_flags": "",
+            "blas": {},
+            "on_error": "nan",
+            "cache": "off",
+        },
+        "ceilings": {"gemm": {"float32": 1e9}, "gemm_highest": {"float32": 1e9}, "bandwidth": 1e9, "scan_step": 1e-6},
+        "results": records,
+    }
+
+
+PEER = {
+    "kind": "peer",
+    "status": "ok",
+    "first": 1.0,
+    "steady": _steady(3.0),
+    "ratio": {"median": 3.0, "low": 2.9, "high": 3.1},
+}
+
+
+def test_schema_accepts_a_whole_document():
+    skipped = {"kind": "peer", "status": "skipped", "reason": "no such package"}
+    assert validate(_document([_record(1.0, peers={"torch": skipped, "numpy": PEER})])) == []
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        (lambda d: d.pop("suite"), "document.suite is missing"),
+        (lambda d: d.update(schema="other/1"), "document.schema is 'other/1', not one of 'dynwarp-bench/1'"),
+        (lambda d: d["environment"].update(cores="2"), "document.environment.cores is '2', not a int"),
+        (lambda d: d["environment"].update(cores=True), "document.environment.cores is True, not a int"),
+        (lambda d: d["results"][0].pop("digest"), "results[0].digest is missing"),
+        (lambda d: d["results"][0]["phases"].update(first=None), "results[0].phases.first is None, not a number"),
+        (lambda d: d["results"][0]["peers"]["numpy"].pop("ratio"), "results[0].peers.numpy.ratio is missing"),
+        (lambda d: d["results"][0].update(peers=[]), "results[0].peers is no object"),
+        (lambda d: d["results"][0].update(status="failed"), "results[0].reason is missing"),
+        (lambda d: d.update(results={}), "document.results is no list"),
+    ],
+)
+def test_schema_names_what_is_wrong(change, problem):
+    document = _document([_record(1.0, peers={"numpy": copy.deepcopy(PEER)})])
+    change(document)
+    assert validate(document) == [problem]
+
+
+def test_schema_of_something_else():
+    assert validate([1]) == ["document is no object"]
+
+
+def test_compare_tells_ratio_and_spread():
+    before = _document([_record(1.0), _record(1.0, batch=2), _record(1.0, batch=4), _record(1.0, batch=8)])
+    after = _document([_record(0.5), _record(1.02, batch=2), _record(2.0, batch=4), _record(1.0, batch=16)])
+    found = compare(before, after)
+    assert [(change.size["batch"], change.ratio, change.verdict) for change in found.changes] == [
+        (1, 0.5, "faster"),
+        (2, 1.02, "same"),
+        (4, 2.0, "slower"),
+    ]
+    assert found.changes[2].low == pytest.approx(2 * 0.95 / 1.05)
+    assert found.changes[2].high == pytest.approx(2 * 1.05 / 0.95)
+    assert len(found.only_first) == len(found.only_second) == 1
+    text = found.to_text()
+    assert "slower  x2.000 [1.810, 2.211]  simulate batch=4 dtype=float32" in text
+
+
+def test_compare_refuses_unlike_machines_and_notes_versions():
+    before, after = _document([_record(1.0)]), _document([_record(1.0)])
+    after["environment"]["versions"] = {"jax": "0.11.0"}
+    assert "0.11.0" in compare(before, after).notes[0]
+    after["environment"]["cores"] = 16
+    with pytest.raises(ArgumentError, match="unlike machines: cores 2 and 16"):
+        compare(before, after)
+
+
+def test_crossover_from_two_documents_and_from_one():
+    processor = _document([_record(1.0, batch=1), _record(8.0, batch=8), _record(64.0, batch=64)])
+    device = _document([_record(4.0, batch=1), _record(4.0, batch=8), _record(5.0, batch=64)], platform="gpu")
+    assert crossover([processor, device]) == [("simulate", "dtype=float32", "8", "x12.8")]
+    assert crossover([processor]) == []
+    beside = {**PEER, "kind": "device", "steady": _steady(1.0)}
+    alone = _document([_record(4.0, batch=1, peers={"cpu": beside})], platform="gpu")
+    assert crossover([alone]) == [("simulate", "dtype=float32", "not up to 1", "x0.25")]
+
+
+def test_reports_hold_what_was_measured():
+    failed = {"case": "bad", "group": "toy", "size": {}, "status": "failed", "reason": "ValueError: <b> | c"}
+    document = _document([_record(1.0, peers={"numpy": PEER}), _record(2.0, batch=8, peers={"numpy": PEER}), failed])
+    markdown = to_markdown([document])
+    assert "| simulate | batch=1 dtype=float32 | 1 s | 100 ms | 100 steps/s |" in markdown
+    assert "| simulate | batch=1 dtype=float32 | numpy | x3 | 2.9 to 3.1 |" in markdown
+    assert "failed: ValueError: <b> \\| c" in markdown
+    pytest.importorskip("matplotlib")
+    page = to_html([document])
+    assert page.startswith("<!doctype html>")
+    assert "&lt;b&gt;" in page
+    assert page.count("data:image/png;base64,") == 1  # throughput against batch
+    assert "http" not in page
+
+
+def test_read_document_names_the_file(tmp_path):
+    with pytest.raises(ArgumentError, match="cannot read"):
+        read_document(tmp_path / "absent.json")
+    path = tmp_path / "bad.json"
+    path.write_text("{")
+    with pytest.raises(ArgumentError, match="is not JSON"):
+        read_document(path)
+    path.write_text("{}")
+    with pytest.raises(ArgumentError, match=r"is no benchmark result: document\.schema is missing"):
+        read_document(path)
+
+
+def test_command_compares(tmp_path, capsys):
+    for name, median in (("a", 1.0), ("b", 2.0)):
+        (tmp_path / f"{name}.json").write_text(json.dumps(_document([_record(median)])))
+    assert main(["--compare", str(tmp_path / "a.json"), str(tmp_path / "b.json")]) == 0
+    assert "slower  x2.000" in capsys.readouterr().out
+    assert main(["--compare", str(tmp_path / "a.json"), str(tmp_path / "none.json")]) == 2
+    assert capsys.readouterr().err.startswith("dynwarp bench: bench: cannot read")
+
+
+def test_command_checks_and_writes(tmp_path, capsys):
+    assert main(["--check", "--case", "stein", "--out", str(tmp_path)]) == 0
+    out = capsys.readouterr().out
+    assert "[1/1] stein state_size=6" in out
+    assert "1 cases hold" in out
+    assert {path.name for path in tmp_path.iterdir()} == {"check-cpu.json", "report.md", "report.html"}
+
+
+def test_command_mistakes_are_one_line(tmp_path, capsys):
+    assert main(["--check", "--case", "nothing"]) == 2
+    assert main(["--check", "--case", "stein", "--peer-python", "torch"]) == 2
+    assert main(["--check", "--cores", "0"]) == 2
+    blocked = tmp_path / "file"
+    blocked.write_text("")
+    assert main(["--check", "--case", "stein", "--out", str(blocked / "folder")]) == 1
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 4
+    assert all(line.startswith("dynwarp bench: ") for line in lines)
+
+
+def test_command_lists(capsys):
+    assert main(["--list", "--case", "dynamics"]) == 0
+    assert "dynamics/lyapunov_lorenz63:" in capsys.readouterr().out
+
+
+def test_options_need_no_jax():
+    code = (
+        "import argparse, sys; from dynwarp.bench import add_arguments, run; add_arguments(argparse.ArgumentParser());"
+        "assert not {'jax', 'numpy', 'equinox'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+    assert argparse  # the module whose parser `add_arguments` extends

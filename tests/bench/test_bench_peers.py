@@ -1,0 +1,101 @@
+"""Peers in this process and in an environment of their own."""
+
+import sys
+
+import numpy as np
+import pytest
+
+from dynwarp.bench import _peers
+from dynwarp.bench._peers import PeerPool, PeerSkipped
+
+PEER = """
+import numpy as np
+VERSION = "1.2"
+
+def double(size, inputs):
+    print("a peer may print")
+    return lambda: size["factor"] * inputs["x"]
+
+def unfit(size, inputs):
+    raise NotImplementedError("too large")
+
+def broken(size, inputs):
+    def call():
+        raise ValueError("no result")
+    return call
+
+def dies(size, inputs):
+    import os
+    return lambda: os._exit(3)
+"""
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "peer_good.py").write_text(PEER)
+    (tmp_path / "peer_absent.py").write_text("import a_package_that_is_not_there\n")
+    (tmp_path / "peer_slow.py").write_text("WARM_UP = 100.0  # seconds\nraise RuntimeError('imported')\n")
+    return tmp_path
+
+
+@pytest.fixture(params=["here", "apart"])
+def pool(folder, request):
+    names = ("good", "absent", "slow") if request.param == "apart" else ()
+    return PeerPool(directory=folder, pythons=dict.fromkeys(names, sys.executable))
+
+
+def test_peer_gives_results_and_times(pool):
+    peer = pool.open("good", "double", {"factor": 2}, {"x": np.arange(3.0)})
+    try:
+        result, seconds = peer.first()
+        np.testing.assert_array_equal(result[0], [0.0, 2.0, 4.0])
+        assert seconds > 0
+        assert min(peer.time(3)) >= 0
+        assert peer.version == "1.2"
+    finally:
+        peer.close()
+
+
+def test_missing_package_is_one_line(pool):
+    with pytest.raises(PeerSkipped, match="No module named 'a_package_that_is_not_there'") as error:
+        pool.open("absent", "double", {}, {})
+    assert "\n" not in str(error.value)
+
+
+def test_unfit_size_is_skipped(pool):
+    with pytest.raises(PeerSkipped, match=r"^too large$"):
+        pool.open("good", "unfit", {}, {})
+
+
+def test_slow_peer_waits_for_the_full_suite(pool):
+    with pytest.raises(PeerSkipped, match="warm-up takes about 100 s"):
+        pool.open("slow", "double", {}, {})
+
+
+def test_other_reasons_to_skip(folder):
+    with pytest.raises(PeerSkipped, match=r"no peer_other\.py"):
+        PeerPool(directory=folder).open("other", "double", {}, {})
+    with pytest.raises(PeerSkipped, match="source checkout"):
+        PeerPool(directory=None).open("good", "double", {}, {})
+    with pytest.raises(PeerSkipped, match="cannot start"):
+        PeerPool(directory=folder, pythons={"good": str(folder / "python")}).open("good", "double", {}, {})
+
+
+def test_failing_peer_raises_its_own_error(folder):
+    apart = PeerPool(directory=folder, pythons={"good": sys.executable})
+    peer = apart.open("good", "broken", {}, {})
+    with pytest.raises(RuntimeError, match="ValueError: no result"):
+        peer.first()
+    peer.close()
+    peer = apart.open("good", "dies", {}, {})
+    with pytest.raises(RuntimeError, match="the process of this peer ended"):
+        peer.first()
+    peer.close()
+    with pytest.raises(RuntimeError, match="has no attribute 'nothing'"):
+        apart.open("good", "nothing", {}, {})
+
+
+def test_silent_peer_is_given_up(folder, monkeypatch):
+    monkeypatch.setattr(_peers, "_REPLY_SECONDS", 0.0)
+    with pytest.raises(RuntimeError, match="gave no answer in 0 s"):
+        PeerPool(directory=folder, pythons={"good": sys.executable}).open("good", "double", {}, {})

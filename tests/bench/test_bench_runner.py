@@ -1,0 +1,249 @@
+"""The runner on cases made for it: what is recorded, and what happens when something goes wrong."""
+
+import errno
+import json
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import dynwarp as dw
+from dynwarp.bench import Kernel, _case, _runner, gate, run_bench, validate
+from dynwarp.bench._case import Case, select
+from dynwarp.bench._measure import compile_program, relative_error
+from dynwarp.bench._timing import count_collectives, count_compiles, interleave, ratio, summary
+from dynwarp.errors import ArgumentError, DeviceError
+
+
+@jax.jit
+def _product(x):
+    return x @ x
+
+
+def _make(*, n=3, seed, function=_product, tolerance=1e-12, **options):
+    x = jax.random.normal(jax.random.key(seed), (n, n))
+    return Kernel(
+        function=function,
+        arguments=(x,),
+        reference=lambda: np.asarray(x) @ np.asarray(x),
+        tolerance=tolerance,
+        flops=2 * n**3,
+        bytes=2 * n * n * 8,
+        **options,
+    )
+
+
+@pytest.fixture
+def register(monkeypatch):
+    """Replaces the registry by toy cases."""
+    select("check")
+    monkeypatch.setattr("dynwarp.bench._case.CASES", {})
+
+    def add(name, make=_make, sizes=({"n": 3},), peers=()):
+        every = dict.fromkeys(("check", "quick", "full", "gpu"), tuple(sizes))
+        case = Case(name=name, group="toy", summary="", make=make, sizes=every, peers=peers)
+        _case.CASES[name] = case
+        return case
+
+    return add
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    """Suites that measure as little as a check does."""
+    monkeypatch.setattr(_runner, "_SETTINGS", dict.fromkeys(_runner._SETTINGS, _runner._SETTINGS["check"]))
+
+
+def test_record_is_whole_and_survives_json(register, tmp_path):
+    register(
+        "product",
+        lambda **size: _make(**size, variants={"twice": (lambda x: 2 * (x @ x) / 2, _make(seed=0).arguments)}),
+    )
+    lines = []
+    document = run_bench(suite="check", out=tmp_path, echo=lines.append)
+    assert gate(document) == []
+    stored = json.loads((tmp_path / "check-cpu.json").read_text())
+    assert validate(stored) == []
+    assert stored == document
+    (record,) = stored["results"]
+    phases = record["phases"]
+    assert min(phases[name] for name in ("trace", "lower", "compile", "first")) > 0
+    assert phases["steady"]["minimum"] <= phases["steady"]["median"]
+    assert phases["steady"]["iqr"] == pytest.approx(
+        phases["steady"]["upper_quartile"] - phases["steady"]["lower_quartile"]
+    )
+    assert (record["collectives"], record["callbacks"], record["recompiles"]) == (0, 0, 0)
+    assert record["memory"]["arguments"] == record["memory"]["outputs"] == 3 * 3 * 8
+    assert record["peak_memory"] >= 2 * 3 * 3 * 8
+    assert record["flops"] == 54
+    assert record["roofline"]["bound"] in ("compute", "memory")
+    assert record["digest"]["passed"]
+    assert record["peers"]["twice"]["kind"] == "variant"
+    assert record["peers"]["twice"]["ratio"]["low"] <= record["peers"]["twice"]["ratio"]["high"]
+    assert "twice x" in lines[0]
+    assert document["environment"]["x64"]
+    assert document["environment"]["platform"] == "cpu"
+
+
+def test_wrong_result_fails_the_gate(register):
+    register("wrong", lambda **size: _make(**size, function=lambda x: x @ x + 1e-3))
+    (problem,) = gate(run_bench(suite="check"))
+    assert "wrong (n=3): relative error" in problem
+
+
+def test_nan_fails_the_gate_and_stays_json(register, tmp_path):
+    register("nan", lambda **size: _make(**size, function=lambda x: jnp.nan * (x @ x)))
+    document = run_bench(suite="check", out=tmp_path)
+    assert document["results"][0]["digest"]["relative_error"] is None
+    assert len(gate(document)) == 1
+
+
+def test_fresh_closure_fails_the_gate(register):
+    # The defect that the second call is there for: a kernel that is compiled anew on every call.
+    register("closure", lambda **size: _make(**size, function=lambda x: jax.jit(lambda y: y @ y)(x)))
+    (problem,) = gate(run_bench(suite="check"))
+    assert "compiled again for fresh values" in problem
+
+
+def test_callback_fails_the_gate(register):
+    def call_back(x):
+        shape = jax.ShapeDtypeStruct(x.shape, x.dtype)
+        return jax.pure_callback(lambda y: np.asarray(y) @ np.asarray(y), shape, x)
+
+    register("callback", lambda **size: _make(**size, function=call_back))
+    assert any("host callbacks" in problem for problem in gate(run_bench(suite="check")))
+
+
+def test_failing_case_is_recorded_and_the_rest_goes_on(register):
+    def broken(*, n, seed):
+        raise RuntimeError("a reason\nin two lines")
+
+    register("broken", broken)
+    register("fine")
+    document = run_bench(suite="check")
+    assert [record["status"] for record in document["results"]] == ["failed", "ok"]
+    assert document["results"][0]["reason"] == "RuntimeError: a reason in two lines"
+    assert validate(document) == []
+    assert len(gate(document)) == 1
+
+
+def test_interrupt_keeps_what_is_done(register, tmp_path):
+    def interrupted(*, n, seed):
+        raise KeyboardInterrupt
+
+    register("fine")
+    register("interrupted", interrupted)
+    register("never")
+    lines = []
+    document = run_bench(suite="check", out=tmp_path, echo=lines.append)
+    stored = json.loads((tmp_path / "check-cpu.json").read_text())
+    assert document["status"] == stored["status"] == "interrupted"
+    assert [record["case"] for record in stored["results"]] == ["fine"]
+    assert lines[-1] == "Interrupted: 1 of 3 results are kept."
+    assert gate(document) == ["the run is interrupted"]
+
+
+def test_budget_skips_the_rest_and_says_so(register, quick):
+    register("first")
+    document = run_bench(suite="quick", budget=0.0)
+    assert document["results"][0]["reason"] == "the budget of 0 s was used up"
+
+
+def test_full_disk_stops_before_the_work(register, tmp_path, monkeypatch):
+    calls = []
+    register("case", lambda **size: calls.append(size) or _make(**size))
+
+    def full(path, mode):
+        raise OSError(errno.ENOSPC, "No space left on device", str(path))
+
+    monkeypatch.setattr(_runner, "atomic_write", full)
+    with pytest.raises(OSError, match="No space left"):
+        run_bench(suite="check", out=tmp_path)
+    assert not calls
+
+
+def test_host_function_has_no_compile_phases(register):
+    register("host", lambda **size: _make(**size, function=lambda x: np.asarray(x) @ np.asarray(x), compiled=False))
+    document = run_bench(suite="check")
+    assert gate(document) == []
+    (record,) = document["results"]
+    assert record["phases"]["compile"] is None
+    assert record["peak_memory"] is None
+
+
+def test_unknown_names_and_devices(register):
+    register("product")
+    with pytest.raises(ArgumentError, match="no case 'prodct'; there are product"):
+        run_bench(names=["prodct"])
+    with pytest.raises(ArgumentError, match="`suite` must be one of"):
+        run_bench(suite="fast")
+    with pytest.raises(DeviceError, match="has no tpu; it has cpu"):
+        run_bench(device="tpu")
+    register("gpu_only", sizes=())
+    with pytest.raises(ArgumentError, match="none of gpu_only has a size"):
+        run_bench(names=["gpu_only"])
+
+
+def test_program_takes_modules_and_counts_memory():
+    model = dw.models.PiecewiseLinearMap(jnp.eye(2), jnp.ones((2, 1)), jnp.ones((1, 2)), jnp.zeros(2), jnp.zeros(1))
+    program = compile_program(lambda model, x: model(x), (model, jnp.ones(2)))
+    assert eqx.tree_equal(program.call(), jnp.array([3.0, 3.0]))
+    assert program.memory is not None
+    assert program.memory["peak"] >= (4 + 2 + 2 + 2 + 1 + 2 + 2) * 8
+
+
+def test_collectives_are_counted():
+    # What two devices would compile to; only names of operations count, not names of values.
+    hlo = """
+      %all-reduce.1 = f64[2]{0} all-reduce(f64[2]{0} %x), to_apply=%add
+      %g = (f64[2], f64[4]) all-gather-start(f64[2] %all-reduce.1), dimensions={0}
+      %d = f64[4] all-gather-done((f64[2], f64[4]) %g)
+      ROOT %p = f64[2] collective-permute(f64[2] %x), source_target_pairs={{0,1}}
+    """
+    assert count_collectives(hlo) == 3
+
+
+def test_compiles_are_counted():
+    f = jax.jit(lambda x: jnp.sin(x) + 7)
+    x = jnp.ones(5)
+    with count_compiles() as counts:
+        f(x)
+        f(x + 0)
+    assert counts["compiled"] == 2  # f, and the addition
+    with count_compiles() as counts:
+        f(x)
+    assert counts["compiled"] == 0
+
+
+def test_interleaving_takes_turns_and_drops_the_slow_and_the_broken():
+    order = []
+
+    def timer(name, seconds=0.0, fail=False):
+        def run():
+            order.append(name)
+            if fail and order.count(name) > 1:
+                raise RuntimeError
+            return seconds, seconds
+
+        return run
+
+    timers = {"dynwarp": timer("dynwarp", 1.0), "peer": timer("peer", 2.0), "broken": timer("broken", fail=True)}
+    samples = interleave(timers, repetitions=4, seconds=0.0, limit=10.0)
+    assert order[:6] == ["dynwarp", "peer", "broken"] * 2
+    assert "broken" not in order[6:]
+    assert samples["broken"] == []
+    assert len(samples["dynwarp"]) == len(samples["peer"]) == 4
+    assert ratio(samples["peer"], samples["dynwarp"]) == {"median": 2.0, "low": 2.0, "high": 2.0}
+    assert summary(samples["peer"])["median"] == 2.0
+    # With no time left each runs twice.
+    assert len(interleave({"dynwarp": timer("dynwarp")}, repetitions=9, seconds=9.0, limit=0.0)["dynwarp"]) == 2
+
+
+def test_relative_error():
+    assert relative_error(np.array([1.0, 2.2]), np.array([1.0, 2.0])) == pytest.approx(0.1)
+    assert relative_error((np.zeros(2), np.ones(1)), (np.zeros(2), np.ones(1))) == 0.0
+    assert relative_error(np.ones(2), np.ones(3)) == float("inf")
+    assert relative_error(np.array([np.nan]), np.ones(1)) == float("inf")
+    assert relative_error(np.array([1 + 1j]), np.array([1.0 + 0j])) == pytest.approx(1.0)
