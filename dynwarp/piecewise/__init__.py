@@ -5,3 +5,4 @@ from dynwarp.piecewise._cycle import Cycles as Cycles
 from dynwarp.piecewise._cycle import cycle_at as cycle_at
 from dynwarp.piecewise._regions import Regions as Regions
 from dynwarp.piecewise._regions import enumerate_regions as enumerate_regions
+from dynwarp.piecewise._find_cycles import find_cycles as find_cycles

@@ -40,7 +40,8 @@ def as_map(model: Any, input: Input | None = None, *, caller: str = "as_map") ->
     form = canonical(input)
     if not isinstance(form, PiecewiseLinearMap):
         raise ModelError(
-            f"{caller}: `canonical` of {type(model).__name__} must return a PiecewiseLinearMap; got {type(form).__name__}."
+            f"{caller}: `canonical` of {type(model).__name__} must return a PiecewiseLinearMap; "
+            f"got {type(form).__name__}."
         )
     check_float64(form, type(model).__name__, caller=caller)
     for name in _FIELDS:

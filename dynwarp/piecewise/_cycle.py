@@ -9,7 +9,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Complex, Float
+from jaxtyping import Array, Bool, Complex, Float, Int
 
 from dynwarp._checks import check_shape
 from dynwarp._results import RESULTS
@@ -37,8 +37,8 @@ class Cycle(eqx.Module):
     - `itinerary`: the ReLU patterns of the points, `(k, H)`.
     - `residual`: `max |F(z_i) - z_{i+1}|`, with the map itself.
     - `on_border`: which points lie on a border of a region, where the map has no derivative, `(k,)`.
-    - `result`: `successful`; `virtual` where the solution lies in other regions than the itinerary says, so that it is no
-      cycle; `nonhyperbolic` where a multiplier lies on the unit circle; `singular` where one is 1 and the linear
+    - `result`: `successful`; `virtual` where the solution lies in other regions than the itinerary says, so that it is
+      no cycle; `nonhyperbolic` where a multiplier lies on the unit circle; `singular` where one is 1 and the linear
       system has no unique solution.
     """
 
@@ -110,7 +110,7 @@ def cycle_at(map: Any, itinerary: Bool[Array, "k H"], *, input: Input | None = N
     - `itinerary`: the ReLU patterns of the k points, boolean `(k, H)`; k is static.
     - `input`: a constant input, `(d,)`.
 
-    **Returns:** a [`Cycle`][dynwarp.piecewise.Cycle], whose `result` says whether it is one. Points and multipliers have
+    **Returns:** a [`Cycle`][dynwarp.piecewise.Cycle]; its `result` says whether it is one. Points and multipliers have
     derivatives of every order in the map and the input, forwards and backwards (multipliers where they are simple).
     Works under jit, vmap and grad. Cost O(k M^3) and one eigenvalue problem of size M.
 
@@ -131,7 +131,8 @@ def cycle_at(map: Any, itinerary: Bool[Array, "k H"], *, input: Input | None = N
     check_shape(itinerary, "itinerary", ("k", form.h2.shape[0]), caller="cycle_at")
     if itinerary.dtype != jnp.bool_ or not itinerary.shape[0]:
         raise ArgumentError(
-            f"cycle_at: `itinerary` must be boolean with at least one row; got {itinerary.dtype}, shape {itinerary.shape}."
+            "cycle_at: `itinerary` must be boolean with at least one row; got "
+            f"{itinerary.dtype}, shape {itinerary.shape}."
         )
     return _cycle_at(form, itinerary)
 
@@ -144,20 +145,41 @@ def _cycle_at(form: PiecewiseLinearMap, itinerary) -> Cycle:
     return _judge(form, itinerary, points, multipliers)
 
 
-def _judge(form: PiecewiseLinearMap, itinerary, points, multipliers) -> Cycle:
+def _judge(form: PiecewiseLinearMap, itinerary, points, multipliers, active=None) -> Cycle:
+    """The cycle with its certificate; where it is padded, only the `active` steps count."""
+    following = jnp.roll(points, -1, axis=0)
     images = jax.vmap(form)(points)
-    residual = jnp.max(jnp.abs(images - jnp.roll(points, -1, axis=0)), initial=0.0)
     values, border = border_values(form, points)
-    wrong = jnp.any(((values > 0) != itinerary) & ~border)
-    moduli = jnp.abs(multipliers)
-    marginal = jnp.any(jnp.abs(moduli - 1) <= HYPERBOLICITY_TOLERANCE)
+    wrong = ((values > 0) != itinerary) & ~border
+    if active is not None:
+        images = jnp.where(active[:, None], images, following)
+        wrong, border = wrong & active[:, None], border & active[:, None]
+    residual = jnp.max(jnp.abs(images - following), initial=0.0)
+    marginal = jnp.any(jnp.abs(jnp.abs(multipliers) - 1) <= HYPERBOLICITY_TOLERANCE)
     singular = jnp.any(jnp.abs(multipliers - 1) <= HYPERBOLICITY_TOLERANCE) | ~jnp.all(jnp.isfinite(points))
     size = 1 + jnp.max(jnp.abs(points), initial=0.0)
     result = RESULTS.where(residual <= 1e-9 * size, RESULTS.successful, RESULTS.inaccurate)
     result = RESULTS.where(marginal, RESULTS.nonhyperbolic, result)
-    result = RESULTS.where(wrong, RESULTS.virtual, result)
+    result = RESULTS.where(jnp.any(wrong), RESULTS.virtual, result)
     result = RESULTS.where(singular, RESULTS.singular, result)
     return Cycle(points, multipliers, itinerary, residual, jnp.any(border, axis=1), result)
+
+
+@eqx.filter_jit
+def cycles_at(form: PiecewiseLinearMap, itineraries: Bool[Array, "N K H"], orders: Int[Array, " N"]) -> Cycle:
+    """A batch of cycles of periods `orders` <= K: steps from the period on are filled with the identity.
+
+    One compiled program for all periods; the points from the period on repeat the first.
+    """
+
+    def lane(itinerary, order):
+        active = jnp.arange(itinerary.shape[0]) < order
+        jacobians, offsets = jax.vmap(form.affine)(itinerary)
+        jacobians = jnp.where(active[:, None, None], jacobians, jnp.eye(form.state_size, dtype=jacobians.dtype))
+        points = solve_cyclic(jacobians, jnp.where(active[:, None], offsets, 0))
+        return _judge(form, itinerary, points, cycle_multipliers(jacobians), active)
+
+    return jax.vmap(lane)(itineraries, orders)
 
 
 def border_values(form: PiecewiseLinearMap, points):

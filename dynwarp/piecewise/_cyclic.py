@@ -33,7 +33,7 @@ def solve_cyclic(jacobians: Float[Array, "k M M"], offsets: Float[Array, "k M"])
 
 
 def _eliminate(jacobians, offsets):
-    k, m, _ = jacobians.shape
+    m = jacobians.shape[-1]
     eye, zero = jnp.eye(m, dtype=jacobians.dtype), jnp.zeros((m, m), jacobians.dtype)
 
     # The rows so far say C z[0] + D z[i] = e; the next ones bring -J z[i] + z[i + 1] = b. A QR of the column of z[i]
@@ -61,10 +61,10 @@ def _eliminate(jacobians, offsets):
 
 
 def cycle_multipliers(jacobians: Float[Array, "k M M"]) -> Complex[Array, " M"]:
-    """The eigenvalues of J[k - 1] ... J[0], largest modulus first, small ones to relative accuracy where they stand alone.
+    """The eigenvalues of J[k - 1] ... J[0], largest modulus first; small ones keep their digits where they stand alone.
 
-    The product is taken in orthonormal frames carried along the cycle, where the factors are triangular: rounding in the
-    large multipliers does not spill over the small ones, as it does in the plain product.
+    The product is taken in orthonormal frames carried along the cycle, where the factors are triangular: rounding in
+    the large multipliers does not spill over the small ones, as it does in the plain product.
     """
     k, m, _ = jacobians.shape
     if k == 1:
