@@ -114,7 +114,9 @@ def integrate_modes(
         moved = elapsed - held
         values = jnp.stack([x - jnp.where(jnp.isfinite(v), v, 0) * moved for x, v in zip(saved, velocity)], axis=-1)
     elif isinstance(method, diffrax.AbstractSolver):
-        values, status, steps = _by_diffrax(rule, teacher, initial, elapsed, settings, horizon, method, max_steps, caller)
+        values, status, steps = _by_diffrax(
+            rule, teacher, initial, elapsed, settings, horizon, method, max_steps, caller
+        )
     else:
         raise ArgumentError(f'{caller}: `method` must be "auto", "rosenbrock" or a diffrax solver; got {method!r}.')
     result = result_of(status)

@@ -141,5 +141,3 @@ def _event_times(lanes, shared, ends, status, settings, horizon):
     crossed = (converged | (status == WALL) | (status == ESCAPED)) & (h > 0)
     times = jnp.where(crossed, ends.start + x * h, ends.end)
     return times, loss_of(teacher, ends.after, horizon)
-
-

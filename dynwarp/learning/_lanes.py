@@ -98,7 +98,6 @@ def _solve(lanes, shared, initial, ts, settings, horizon):
 @solve_lanes.def_jvp
 def _solve_lanes_jvp(primals, tangents):
     _, _, _, ts, settings, horizon = primals
-    out = solve_lanes(*primals)
     dynamic, static = eqx.partition(primals[:3], eqx.is_inexact_array)
     leaves, structure = jax.tree.flatten(dynamic)
     changes = _leaves_like(tangents[:3], dynamic)
@@ -118,23 +117,26 @@ def _solve_lanes_jvp(primals, tangents):
             directions += [(i, unit) for unit in units]
             weights += [jnp.broadcast_to(entry, (n,)) for entry in change.ravel()]
     if not directions:
-        return out, jax.tree.map(lambda _: None, out)
+        return solve_lanes(*primals), ((None, None), (None, None))
     batch = [
         jnp.stack([unit if j == i else jnp.zeros_like(leaf) for j, unit in directions]) for i, leaf in enumerate(leaves)
     ]
 
-    def floats(*leaves):
+    def solve(*leaves):
         lanes, shared, initial = eqx.combine(jax.tree.unflatten(structure, leaves), static)
-        return _solve(lanes, shared, initial, ts, settings, horizon)[0]
+        return _solve(lanes, shared, initial, ts, settings, horizon)
 
-    columns = jax.vmap(lambda *unit: jax.jvp(floats, tuple(leaves), unit)[1])(*batch)
+    def along(*unit):
+        return jax.jvp(solve, tuple(leaves), unit, has_aux=True)
+
+    ends, columns, codes = jax.vmap(along, out_axes=(None, 0, None))(*batch)
 
     def contract(column):
         # What is NaN by convention, beyond a lane's end, has no derivative and must not poison sums over lanes.
         column = jnp.where(jnp.isfinite(column), column, 0)
         return sum(c * w.reshape(n, *(1,) * (c.ndim - 1)) for c, w in zip(column, weights))
 
-    return out, (jax.tree.map(contract, columns), (None, None))
+    return (ends, codes), (jax.tree.map(contract, columns), (None, None))
 
 
 def _leaves_like(tree, dynamic):

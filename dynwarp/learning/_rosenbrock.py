@@ -1,8 +1,9 @@
 """A Rosenbrock integrator for very many three-dimensional flows at once: Rodas4, order 4(3), L-stable, stiffly accurate.
 
-Every lane has its own time and its own step. The state is three arrays, one a component, and the linear systems are solved
-by cofactors: stacking components inside the step costs ten times as much. A block of slots works through a queue of lanes: a
-slot whose lane has ended takes the next one, so that no lane waits for another and memory beyond the results is one block's.
+Every lane has its own time and its own step. The state is three arrays, one a component, and the linear systems are
+solved by cofactors. The stages are a loop, not unrolled: a fifth of the code to compile, and faster. A block of slots
+works through a queue of lanes: a slot whose lane has ended takes the next one, so that no lane waits for another and
+memory beyond the results is one block's.
 
 **Source:** Hairer and Wanner, Solving Ordinary Differential Equations II (1996), section IV.7, code RODAS.
 """
@@ -23,17 +24,17 @@ RUNNING, CONVERGED, WALL, ESCAPED, TIME_LIMIT, MAX_STEPS, NON_FINITE = range(7)
 _GAMMA = 0.25
 # Row i holds the weights of the earlier stages in the argument of stage i + 2; the last two differ by one whole stage.
 _A = (
-    (1.544,),
-    (0.9466785280815826, 0.2557011698983284),
-    (3.314825187068521, 2.896124015972201, 0.9986419139977817),
-    (1.221224509226641, 6.019134481288629, 12.53708332932087, -0.6878860361058950),
+    (1.544, 0.0, 0.0, 0.0, 0.0),
+    (0.9466785280815826, 0.2557011698983284, 0.0, 0.0, 0.0),
+    (3.314825187068521, 2.896124015972201, 0.9986419139977817, 0.0, 0.0),
+    (1.221224509226641, 6.019134481288629, 12.53708332932087, -0.6878860361058950, 0.0),
     (1.221224509226641, 6.019134481288629, 12.53708332932087, -0.6878860361058950, 1.0),
 )
 _C = (
-    (-5.6688,),
-    (-2.430093356833875, -0.2063599157091915),
-    (-0.1073529058151375, -9.594562251023355, -20.47028614809616),
-    (7.496443313967647, -10.24680431464352, -33.99990352819905, 11.70890893206160),
+    (-5.6688, 0.0, 0.0, 0.0, 0.0),
+    (-2.430093356833875, -0.2063599157091915, 0.0, 0.0, 0.0),
+    (-0.1073529058151375, -9.594562251023355, -20.47028614809616, 0.0, 0.0),
+    (7.496443313967647, -10.24680431464352, -33.99990352819905, 11.70890893206160, 0.0),
     (8.083246795921522, -7.981132988064893, -31.52159432874371, 16.31930543123136, -6.058818238834054),
 )
 _STEPS_PER_HARVEST = 4
@@ -109,8 +110,9 @@ def integrate(problem: Problem, lanes, initial: Triple, ts: Float[Array, " T"] |
 
     def body(carry):
         slots, waiting, saved, ends, status, steps = carry
-        for _ in range(_STEPS_PER_HARVEST):
-            slots, saved = _advance(problem, slots, saved, ts, settings)
+        slots, saved = jax.lax.fori_loop(
+            0, _STEPS_PER_HARVEST, lambda _, work: _advance(problem, *work, ts, settings), (slots, saved)
+        )
         done = (slots.status != RUNNING) & (slots.lane < n)
         # Writes of slots that are still at work go to row n and are dropped.
         row = jnp.where(done, slots.lane, n)
@@ -205,23 +207,22 @@ def _rodas_step(problem, own, state, h):
         return problem.velocity(own, x)
 
     one, zero = jnp.ones_like(h), jnp.zeros_like(h)
-    columns = []
-    value = None
-    for i in range(3):
-        value, column = jax.jvp(velocity, state, tuple(one if j == i else zero for j in range(3)))
-        columns.append(column)
+    value, derivative = jax.linearize(velocity, *state)
+    columns = [derivative(*(one if j == i else zero for j in range(3))) for i in range(3)]
     solve = _cofactor_solver(columns, 1 / (_GAMMA * h))
-    stages = [solve(value)]
-    point = state
-    for a, c in zip(_A, _C):
-        point = tuple(
-            x + sum(weight * stage[i] for weight, stage in zip(a, stages)) for i, x in enumerate(state)
-        )
+    stages = tuple(jnp.zeros((6, *h.shape), h.dtype).at[0].set(x) for x in solve(value))
+    A, C = jnp.asarray(_A, h.dtype), jnp.asarray(_C, h.dtype)
+
+    def stage(i, carry):
+        stages, _ = carry
+        point = tuple(x + jnp.tensordot(A[i], u[:5], 1) for x, u in zip(state, stages))
         rhs = velocity(*point)
-        stages.append(
-            solve(tuple(r + sum(weight * stage[i] for weight, stage in zip(c, stages)) / h for i, r in enumerate(rhs)))
-        )
-    return tuple(x + y for x, y in zip(point, stages[-1])), stages[-1]
+        new = solve(tuple(r + jnp.tensordot(C[i], u[:5], 1) / h for r, u in zip(rhs, stages)))
+        return tuple(u.at[i + 1].set(x) for u, x in zip(stages, new)), point
+
+    stages, point = jax.lax.fori_loop(0, 5, stage, (stages, state))
+    last = tuple(u[5] for u in stages)
+    return tuple(x + y for x, y in zip(point, last)), last
 
 
 def _cofactor_solver(columns, diagonal):
