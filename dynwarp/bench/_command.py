@@ -58,8 +58,8 @@ def run(arguments: argparse.Namespace) -> int:
         _say(f"dynwarp bench: {error}", sys.stderr)
         return 2
     except OSError as error:
-        where = f" {error.filename}" if error.filename else ""
-        _say(f"dynwarp bench: cannot write{where}: {error.strerror or error}", sys.stderr)
+        where = error.filename or arguments.out or _DEFAULT_OUT
+        _say(f"dynwarp bench: cannot write {where}: {error.strerror or error}", sys.stderr)
         return 1
     except KeyboardInterrupt:
         _say("dynwarp bench: interrupted", sys.stderr)
@@ -130,7 +130,7 @@ def _bench(arguments: argparse.Namespace) -> int:
         peer_pythons=pythons,
         echo=_say,
     )
-    if out is not None:
+    if out is not None and not arguments.check:
         for path in write_report(out):
             _say(f"wrote {path}")
     if document["status"] == "interrupted":

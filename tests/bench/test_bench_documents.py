@@ -6,9 +6,11 @@ import json
 import subprocess
 import sys
 
+import jax
 import pytest
 
-from dynwarp.bench import compare, main, read_document, to_html, to_markdown, validate
+from dynwarp.bench import _runner, compare, main, read_document, to_html, to_markdown, validate
+from dynwarp.bench._ceilings import measure_ceilings
 from dynwarp.bench._report import crossover
 from dynwarp.errors import ArgumentError
 
@@ -194,7 +196,20 @@ def test_command_checks_and_writes(tmp_path, capsys):
     out = capsys.readouterr().out
     assert "[1/1] stein state_size=6" in out
     assert "1 cases hold" in out
-    assert {path.name for path in tmp_path.iterdir()} == {"check-cpu.json", "report.md", "report.html"}
+    assert {path.name for path in tmp_path.iterdir()} == {"check-cpu.json"}
+
+
+def test_command_measures_and_reports(tmp_path, monkeypatch, capsys):
+    monkeypatch.setitem(_runner._SETTINGS, "quick", _runner._SETTINGS["check"])
+    monkeypatch.setattr(_runner, "measure_ceilings", lambda device, small: measure_ceilings(device, small=True))
+    cache = jax.config.jax_enable_compilation_cache
+    try:
+        assert main(["--case", "stein", "--budget", "0", "--out", str(tmp_path)]) == 0
+    finally:
+        jax.config.update("jax_enable_compilation_cache", cache)
+    assert "the budget of 0 s was used up" in capsys.readouterr().out
+    assert {path.name for path in tmp_path.iterdir()} == {"quick-cpu.json", "report.md", "report.html"}
+    assert "skipped: the budget" in (tmp_path / "report.md").read_text()
 
 
 def test_command_mistakes_are_one_line(tmp_path, capsys):
