@@ -10,12 +10,15 @@ from typing import TYPE_CHECKING
 from dynwarp._version import __version__ as __version__
 
 if TYPE_CHECKING:
+    from dynwarp import bench as bench
     from dynwarp import dynamics as dynamics
     from dynwarp import errors as errors
     from dynwarp import io as io
     from dynwarp import learning as learning
+    from dynwarp import learning as learning
     from dynwarp import metrics as metrics
     from dynwarp import models as models
+    from dynwarp import piecewise as piecewise
     from dynwarp import plot as plot
     from dynwarp import report as report
     from dynwarp import systems as systems
