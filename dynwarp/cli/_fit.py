@@ -35,7 +35,7 @@ def add_parser(commands):
 
     model = parser.add_argument_group("the model")
     model.add_argument("--model", choices=MODELS, default="alrnn", help="(default: %(default)s)")
-    model.add_argument("--state-size", type=int, default=30, help="M (default: %(default)s)")
+    model.add_argument("--state-size", type=int, default=40, help="M (default: %(default)s)")
     model.add_argument("--relu-size", type=int, default=10, help="P, of alrnn (default: %(default)s)")
     model.add_argument("--hidden-size", type=int, default=50, help="of the shallow ones (default: %(default)s)")
     model.add_argument("--bases", type=int, default=10, help="of dendritic-plrnn (default: %(default)s)")
@@ -43,7 +43,7 @@ def add_parser(commands):
     training = parser.add_argument_group("the training")
     training.add_argument("--steps", type=int, default=8000, help="gradient steps (default: %(default)s)")
     training.add_argument("--interval", type=int, default=25, help="steps between forcings (default: %(default)s)")
-    training.add_argument("--sequence-length", type=int, default=75, help="steps in a window (default: %(default)s)")
+    training.add_argument("--sequence-length", type=int, default=50, help="steps in a window (default: %(default)s)")
     training.add_argument("--batch-size", type=int, default=32, help="windows in a step (default: %(default)s)")
     training.add_argument("--lr", type=float, default=5e-3, help="learning rate, falls to 1/100 (default: %(default)s)")
     training.add_argument("--noise", type=float, default=0.1, help="on what the model is shown (default: %(default)s)")
@@ -82,7 +82,7 @@ def _train(arguments, series, train):
 
     key = jax.random.key(arguments.seed)
     dtype = jnp.float64 if arguments.float64 else jnp.float32
-    model = _make_model(arguments, dtype, jax.random.fold_in(key, 1), jnp.asarray(train.values, dtype))
+    model = _make_model(arguments, dtype, jax.random.fold_in(key, 1))
     channels = series.values.shape[1] // series.dimension
     length = min(arguments.sequence_length, len(train.values) - 1)
     return training.fit(
@@ -99,14 +99,14 @@ def _train(arguments, series, train):
         validation=training.ReconstructionScore(
             train.values, channels=channels, horizon=min(20, len(train.values) // 2)
         ),
-        validate_every=250,
+        validate_every=100,
         directory=_checkpoints(arguments.out),
         resume=arguments.resume,
         progress=not arguments.quiet,
     )
 
 
-def _make_model(arguments, dtype, key, values):
+def _make_model(arguments, dtype, key):
     from dynwarp import models
 
     common: dict[str, Any] = {"dtype": dtype, "key": key}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable
 from typing import Any, Literal
@@ -180,9 +181,7 @@ def fit(
         _as_rule(rule),
     )
     score = _as_score(validation, objective, start, sequence_length, dtype)
-    default = optax.radam(optax.exponential_decay(5e-3, steps, 1e-2))
-    optimizer = default if optimizer is None else optimizer
-    optimizer = optimizer if clip is None else optax.chain(optax.clip_by_global_norm(clip), optimizer)
+    optimizer = _clipped(_default_optimizer(steps) if optimizer is None else optimizer, clip)
 
     checkpoint = None
     if directory is not None:
@@ -307,6 +306,17 @@ class _Run:
         return FitResult(
             chosen.map, chosen, last, History(history[:, 0], history[:, 1], steps.astype(int), values), result, stats
         )
+
+
+# The same functions for the same arguments: a new closure would be a new program to compile.
+@functools.lru_cache
+def _default_optimizer(steps: int) -> optax.GradientTransformation:
+    return optax.radam(optax.exponential_decay(5e-3, steps, 1e-2))
+
+
+@functools.lru_cache
+def _clipped(optimizer: optax.GradientTransformation, clip: float | None) -> optax.GradientTransformation:
+    return optimizer if clip is None else optax.chain(optax.clip_by_global_norm(clip), optimizer)
 
 
 def _as_reconstruction(model, data, size: int, readout, key) -> Reconstruction:
