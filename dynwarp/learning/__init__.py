@@ -1,5 +1,8 @@
 """Learning rules, and how networks learn by them: from the synapse to the mode."""
 
+from dynwarp.learning._expected_update import ExpectedUpdate as ExpectedUpdate
+from dynwarp.learning._expected_update import expected_loss as expected_loss
+from dynwarp.learning._expected_update import expected_update as expected_update
 from dynwarp.learning._feedback import AbstractFeedback as AbstractFeedback
 from dynwarp.learning._feedback import Fixed as Fixed
 from dynwarp.learning._feedback import Mixed as Mixed
@@ -34,3 +37,6 @@ from dynwarp.learning._rules import Rule as Rule
 from dynwarp.learning._rules import SnAp as SnAp
 from dynwarp.learning._rules import homotopy as homotopy
 from dynwarp.learning._teacher import Teacher as Teacher
+from dynwarp.learning._traces import AbstractTrace as AbstractTrace
+from dynwarp.learning._traces import advance_trace as advance_trace
+from dynwarp.learning._traces import start_trace as start_trace

@@ -19,7 +19,7 @@ from dynwarp.errors import ArgumentError, ModelError, ShapeError
 from dynwarp.learning._feedback import AbstractFeedback, Fixed, Symmetric
 from dynwarp.learning._propagators import Reach
 from dynwarp.learning._teacher import cast
-from dynwarp.learning._traces import DEFAULT_MEMORY, start_trace
+from dynwarp.learning._traces import advance_trace, start_trace
 from dynwarp.learning._transport import (
     Moment,
     advance,
@@ -30,7 +30,7 @@ from dynwarp.learning._transport import (
     transport,
     unit_blocks,
 )
-from dynwarp.learning._units import is_exactly_local, parameter_kinds, unit_count
+from dynwarp.learning._units import unit_count
 
 Engine = Literal["auto", "reverse", "forward"]
 
@@ -47,9 +47,7 @@ def rule_gradients(rule, model, readout, inputs, targets, *, state0, loss, key, 
             raise ArgumentError(f"{caller}: a rank-one trace runs forwards; `engine` must be 'auto' or 'forward'.")
         if key is None:
             raise ArgumentError(f"{caller}: the random signs need a `key`; got None.")
-    if engine == "forward":
-        return _forward(rule, model, readout, inputs, targets, state0, loss, key, memory_limit)
-    return _reverse(rule, model, readout, inputs, targets, state0, loss)
+    return _run(rule, model, readout, inputs, targets, state0, loss, key, engine == "forward", memory_limit)
 
 
 def check_sequence(rule, model, inputs, targets, state0, caller: str) -> Array:
@@ -117,12 +115,10 @@ def output_errors(readout, loss, states, inputs, targets):
 
 def adjoints(rule: Any, model: Any, path: Moment, signals: Float[Array, "T n"]) -> Array:
     """g of every step from the signals F e, `(T, n)`; for SnAp of higher order every unit's own, `(T, n)` still."""
-    if isinstance(rule.propagator, Reach) and not is_exactly_local(model):
-        return _adjoints_within_reach(rule, model, path, signals)
     unitwise = is_unitwise(rule.propagator, model)
+    if isinstance(rule.propagator, Reach) and not unitwise:
+        return _adjoints_within_reach(rule, model, path, signals)
     carriers = jax.vmap(lambda m: unit_blocks(rule.propagator, model, m))(path) if unitwise else path
-    if isinstance(rule.propagator, Reach):
-        raise ModelError("unreachable")
 
     def back(carrier, g):
         return apply_blocks(carrier, g) if unitwise else transport(rule.propagator, model, carrier, g)
@@ -181,20 +177,31 @@ def parameter_gradient(model: Any, path: Moment, g: Float[Array, "T n"]) -> Any:
     return jax.vjp(after, parameters)[1](g)[0]
 
 
+def trace_contributions(rule, model, path: Moment, signals, key, memory_limit: int, *, each: bool = False):
+    """The gradient by the forward trace; with `each`, what the error of every step makes of it, `(T, *leaf.shape)`."""
+    trace = start_trace(rule, model, dtype=signals.dtype, memory_limit=memory_limit)
+    zeros = jax.tree.map(jnp.zeros_like, eqx.filter(model, eqx.is_inexact_array))
+
+    def step(carry, x):
+        trace, total = carry
+        moment, signal = x
+        own = None if key is None else jax.random.fold_in(key, moment.index)
+        trace = advance_trace(rule, trace, model, moment.state, moment.input, step=moment.index, key=own)
+        gradient = trace.gradient(model, signal)
+        return (trace, jax.tree.map(jnp.add, total, gradient)), gradient if each else None
+
+    (_, total), every = jax.lax.scan(step, (trace, zeros), (path, signals))
+    return every if each else total
+
+
 @eqx.filter_jit
-def _reverse(rule, model, readout, inputs, targets, state0, loss):
+def _run(rule, model, readout, inputs, targets, state0, loss, key, forward, memory_limit):
     rule = cast(rule, state0.dtype)
     path, states = moments(model, state0, inputs, len(targets))
     value, errors, of_readout = output_errors(readout, loss, states, inputs, targets)
     signals = jax.vmap(lambda z, x, e: send(rule.feedback, readout, z, x, e))(states, inputs, errors)
-    return value, (parameter_gradient(model, path, adjoints(rule, model, path, signals)), of_readout)
-
-
-@eqx.filter_jit
-def _forward(rule, model, readout, inputs, targets, state0, loss, key, memory_limit):
-    rule = cast(rule, state0.dtype)
-    path, states = moments(model, state0, inputs, len(targets))
-    value, errors, of_readout = output_errors(readout, loss, states, inputs, targets)
-    signals = jax.vmap(lambda z, x, e: send(rule.feedback, readout, z, x, e))(states, inputs, errors)
-    contributions = trace_scan(rule, model, path, signals, key, memory_limit)
-    return value, (contributions, of_readout)
+    if forward:
+        gradient = trace_contributions(rule, model, path, signals, key, memory_limit)
+    else:
+        gradient = parameter_gradient(model, path, adjoints(rule, model, path, signals))
+    return value, (gradient, of_readout)

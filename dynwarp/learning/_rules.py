@@ -6,12 +6,15 @@ All rules of this package differ in F, Z and the number of terms alone.
 
 from __future__ import annotations
 
-from typing import ClassVar
+from collections.abc import Callable
+from typing import Any, ClassVar, Literal
 
 import equinox as eqx
 
 from dynwarp._checks import check_choice, check_positive_integer
+from dynwarp._typing import Inputs, PRNGKey, Scalar, State
 from dynwarp.errors import ArgumentError
+from dynwarp.learning._engine import rule_gradients
 from dynwarp.learning._feedback import AbstractFeedback, Fixed, Mixed, Symmetric, as_feedback
 from dynwarp.learning._propagators import (
     AbstractPropagator,
@@ -23,6 +26,7 @@ from dynwarp.learning._propagators import (
     Reach,
     as_propagator,
 )
+from dynwarp.models import AbstractMap
 
 
 class AbstractRule(eqx.Module):
@@ -33,6 +37,65 @@ class AbstractRule(eqx.Module):
     horizon: eqx.AbstractVar[int | None]
     # A chunked rule forgets at fixed times, so that its horizon cycles through 1 ... horizon.
     chunked: ClassVar[bool] = False
+    # How one sequence is turned into a gradient: the reverse recursion, a forward trace, or a rank-one forward trace.
+    estimator: ClassVar[Literal["recursion", "trace", "rank_one"]] = "recursion"
+
+    def gradients(
+        self,
+        model: AbstractMap,
+        readout: Any,
+        inputs: Inputs | None,
+        targets: Any,
+        *,
+        state0: State,
+        loss: Callable[[Any, Any], Any],
+        key: PRNGKey | None = None,
+        engine: Literal["auto", "reverse", "forward"] = "auto",
+        memory_limit: int = 2**30,
+    ) -> tuple[Scalar, tuple[Any, Any]]:
+        """The loss of one sequence, and what this rule has in place of its gradient. Batches: `jax.vmap`.
+
+        In a nonlinear cell the Jacobian J of the step takes the place of W: `Exact` is its transpose, `Diagonal` its
+        diagonal, a user's propagator is called with J. A unit of several coordinates, (h, c) of an LSTM or (Re, Im) of a
+        complex mode, counts as one. The leak of a cell is known for those with an additive recurrent weight.
+
+        **Arguments:**
+
+        - `model`: a map; all its floating arrays are parameters. Dropout is off.
+        - `readout`: a module, `readout(state, input) -> (o,)`; called as `readout(state)` if there are no inputs. It
+          gets its true gradient.
+        - `inputs`: `(T, d)`, or None.
+        - `targets`: leading axis T; `targets[t]` compares with the output after `inputs[t]`.
+        - `state0`: `(n,)`; the computation has its precision.
+        - `loss`: `loss(output (o,), target) -> scalar` of one step; the loss of the sequence is the mean over steps.
+        - `key`: for UORO.
+        - `engine`: "reverse", the recursion; "forward", the cheapest exact trace; "auto" is forward for RTRL and UORO.
+        - `memory_limit`: bytes that a forward trace may take; 1 GiB.
+
+        **Returns:** `(loss, (model_gradient, readout_gradient))`, each shaped like
+        `eqx.filter(., eqx.is_inexact_array)`. Differentiable in the rule, the model and the data.
+
+        **Raises:** `ModelError` where the rule has no meaning for the cell; `ShapeError`; `ArgumentError` for a trace
+        beyond `memory_limit`, with its size, and for a missing `key`.
+
+        **Cost:** reverse, about three simulations, and the states and adjoints are kept; SnAp of order 2 and more n
+        times that. Forward, see [`start_trace`][dynwarp.learning.start_trace].
+
+        **Example:**
+
+        >>> import jax, jax.numpy as jnp, dynwarp as dw
+        >>> net, out = dw.models.Elman(1, 4, key=jax.random.key(0)), dw.models.Readout(4, 1, key=jax.random.key(1))
+        >>> rule = dw.learning.RFLO(feedback=jnp.ones((1, 4)), decay=0.5)
+        >>> loss, (of_net, of_readout) = rule.gradients(
+        ...     net, out, jnp.ones((5, 1)), jnp.zeros((5, 1)), state0=jnp.zeros(4), loss=lambda y, t: jnp.sum((y - t) ** 2)
+        ... )
+        >>> of_net.recurrent_weight.shape
+        (4, 4)
+        """
+        return rule_gradients(
+            self, model, readout, inputs, targets,
+            state0=state0, loss=loss, key=key, engine=engine, memory_limit=memory_limit,
+        )  # fmt: skip
 
 
 class Rule(AbstractRule):
@@ -137,6 +200,7 @@ class RTRL(AbstractRule):
     feedback: AbstractFeedback
     propagator: AbstractPropagator
     horizon: int | None = eqx.field(static=True)
+    estimator: ClassVar[Literal["recursion", "trace", "rank_one"]] = "trace"
 
     def __init__(self):
         self.feedback, self.propagator, self.horizon = Symmetric(), Exact(), None
@@ -251,6 +315,7 @@ class UORO(AbstractRule):
     feedback: AbstractFeedback
     propagator: AbstractPropagator
     horizon: int | None = eqx.field(static=True)
+    estimator: ClassVar[Literal["recursion", "trace", "rank_one"]] = "rank_one"
 
     def __init__(self):
         self.feedback, self.propagator, self.horizon = Symmetric(), Exact(), None

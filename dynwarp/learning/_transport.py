@@ -46,7 +46,7 @@ def is_unitwise(propagator: AbstractPropagator, model: Any) -> bool:
     """Whether Z never carries an error from one unit to another."""
     if isinstance(propagator, Interpolated):
         return is_unitwise(propagator.first, model) and is_unitwise(propagator.second, model)
-    if isinstance(propagator, Exact):
+    if isinstance(propagator, Exact | Reach):
         return is_exactly_local(model)
     return isinstance(propagator, Leak | Zero | Diagonal | CellLeak)
 
