@@ -3,6 +3,9 @@
 from dynwarp.piecewise._cycle import Cycle as Cycle
 from dynwarp.piecewise._cycle import Cycles as Cycles
 from dynwarp.piecewise._cycle import cycle_at as cycle_at
+from dynwarp.piecewise._find_cycles import find_cycles as find_cycles
+from dynwarp.piecewise._local import Piece as Piece
+from dynwarp.piecewise._manifold import Manifold as Manifold
 from dynwarp.piecewise._regions import Regions as Regions
 from dynwarp.piecewise._regions import enumerate_regions as enumerate_regions
-from dynwarp.piecewise._find_cycles import find_cycles as find_cycles
+from dynwarp.piecewise._trace import trace_manifold as trace_manifold
