@@ -17,13 +17,12 @@ from dynwarp.models._recurrence import chunked_scan
 @eqx.filter_jit
 def scan_map(model, state0, inputs, steps: int, chunk: int | None, noise, key) -> jax.Array:
     """The states after each step of a map, `(steps, n)`; with a `chunk`, checkpointed."""
-    # Keys are folded, not split: no array of keys is held, and step t draws the same for every number of steps.
     noise_key, model_key = (key, key) if key is None else jax.random.split(key)
     keyed = key is not None and getattr(model, "stochastic", False)
 
     def step(state, x):
         index, input = x
-        extra = {"key": jax.random.fold_in(model_key, index)} if keyed else {}
+        extra = {"key": _fold(model_key, index)} if keyed else {}
         state = model(state, input, step=index, **extra).astype(state.dtype)
         return state if noise is None else state + noise * draw(noise_key, index, state)
 
@@ -46,9 +45,14 @@ def chunk_size(remat: int | Literal["sqrt"] | None, length: int) -> int | None:
     return math.isqrt(max(length - 1, 0)) + 1 if remat == "sqrt" else remat
 
 
-def draw(key: jax.Array, index: jax.Array, state: jax.Array) -> jax.Array:
+def draw(key: Any, index: jax.Array, state: jax.Array) -> jax.Array:
     """Standard normal numbers, one an entry of the state, for step `index`."""
-    return jax.random.normal(jax.random.fold_in(key, index), state.shape, state.dtype)
+    return jax.random.normal(_fold(key, index), state.shape, state.dtype)
+
+
+def _fold(key: Any, index: jax.Array) -> jax.Array:
+    # Folded, not split: no array of keys is held, and step t draws the same for every number of steps.
+    return jax.random.fold_in(key, index)
 
 
 def match_dtype(apply: Callable[[jax.Array], Any], state: jax.Array, model: Any) -> jax.Array:
