@@ -40,9 +40,7 @@ class AbstractTrace(eqx.Module):
     """What a rule remembers of the past of a sequence."""
 
     @abc.abstractmethod
-    def advance(
-        self, propagator: AbstractPropagator, model: Any, moment: Moment, key: PRNGKey | None
-    ) -> AbstractTrace:
+    def advance(self, propagator: AbstractPropagator, model: Any, moment: Moment, key: PRNGKey | None) -> AbstractTrace:
         """The trace after one more step of the model."""
 
     @abc.abstractmethod
