@@ -7,8 +7,15 @@ from dynwarp.learning._feedback import AbstractFeedback as AbstractFeedback
 from dynwarp.learning._feedback import Fixed as Fixed
 from dynwarp.learning._feedback import Mixed as Mixed
 from dynwarp.learning._feedback import Symmetric as Symmetric
+from dynwarp.learning._fixed_points import FixedPointManifolds as FixedPointManifolds
+from dynwarp.learning._fixed_points import OptimalManifold as OptimalManifold
+from dynwarp.learning._fixed_points import SaddleLine as SaddleLine
+from dynwarp.learning._fixed_points import fixed_points as fixed_points
 from dynwarp.learning._integrate_modes import ModeTrajectories as ModeTrajectories
 from dynwarp.learning._integrate_modes import integrate_modes as integrate_modes
+from dynwarp.learning._invariants import mode_invariant as mode_invariant
+from dynwarp.learning._invariants import network_invariants as network_invariants
+from dynwarp.learning._invariants import predicted_landing as predicted_landing
 from dynwarp.learning._landings import Landings as Landings
 from dynwarp.learning._landings import find_landings as find_landings
 from dynwarp.learning._mode_flow import ModeFlow as ModeFlow
@@ -36,6 +43,10 @@ from dynwarp.learning._rules import FeedbackAlignment as FeedbackAlignment
 from dynwarp.learning._rules import Rule as Rule
 from dynwarp.learning._rules import SnAp as SnAp
 from dynwarp.learning._rules import homotopy as homotopy
+from dynwarp.learning._stability import Stability as Stability
+from dynwarp.learning._stability import mode_jacobian as mode_jacobian
+from dynwarp.learning._stability import stability as stability
+from dynwarp.learning._stability import stability_map as stability_map
 from dynwarp.learning._teacher import Teacher as Teacher
 from dynwarp.learning._traces import AbstractTrace as AbstractTrace
 from dynwarp.learning._traces import advance_trace as advance_trace
