@@ -99,10 +99,12 @@ def ordered_schur(a, predicate: Callable[[complex], bool]) -> OrderedSchur:
         raise ShapeError(f"ordered_schur: `a` must be one matrix, (n, n); got {jnp.shape(a)}.")
     matrix = concrete(a)
     if matrix is None:
-        raise ArgumentError("ordered_schur: `a` must be concrete, it runs on the host; it is traced by jit, vmap or grad.")
+        raise ArgumentError(
+            "ordered_schur: `a` must be concrete, it runs on the host; it is traced by jit, vmap or grad."
+        )
     matrix = matrix.astype(np.float64)
     check_finite(matrix, "a", caller="ordered_schur")
-    t, q = scipy.linalg.schur(matrix, output="real")
+    t, q = scipy.linalg.schur(matrix, output="real")  # pyright: ignore[reportAssignmentType]
     chosen = np.array([bool(predicate(complex(value))) for value in _diagonal_eigenvalues(t)], dtype=np.int32)
     pairs = np.flatnonzero(np.diag(t, -1))
     if np.any(chosen[pairs] != chosen[pairs + 1]):

@@ -74,7 +74,9 @@ def ridge_regression(
                 f"ridge_regression: a ridge of {float(known):.1e} is below the {floor * scale:.1e} that float32 normal "
                 'equations can resolve; set jax.config.update("jax_enable_x64", True) first, or raise `ridge`.'
             )
-    return _solve(features.astype(working), targets.astype(working), jnp.asarray(ridge, working), relative, targets.dtype)
+    return _solve(
+        features.astype(working), targets.astype(working), jnp.asarray(ridge, working), relative, targets.dtype
+    )
 
 
 @eqx.filter_jit

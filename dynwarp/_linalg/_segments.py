@@ -32,7 +32,7 @@ def point_segment_distance(
     for name, x in (("start", start), ("end", end)):
         check_shape(x, name, jnp.shape(point), caller="point_segment_distance")
     fraction = _foot(point, start, end)
-    # The foot is the minimiser: the distance does not change with it to first order, so it is held while differentiating.
+    # The foot is the minimiser: the distance does not change with it to first order, and it is held.
     held = jax.lax.stop_gradient(fraction)
     return _norm(point - start - held * (end - start)), fraction
 
@@ -80,8 +80,8 @@ class SegmentIntersection(eqx.Module):
     - `point`: that point, `(2,)`; of the two lines where the segments do not cross, NaN where these are parallel.
     - `s`, `t`: where on the first and on the second segment, as fractions.
     - `sine`: of the angle from the first to the second direction: its modulus is the transversality.
-    - `certain`: whether the signs that decide `crosses` are beyond rounding errors. Where they are not, an end lies on the
-      other segment, or all but.
+    - `certain`: whether the signs that decide `crosses` are beyond rounding errors. Where they are not, an end lies on
+      the other segment, or all but.
     """
 
     crosses: Bool[Array, ""]
@@ -102,8 +102,8 @@ def intersect_segments(
 
     **Arguments:** four points, `(2,)` each; batches by `jax.vmap`.
 
-    **Returns:** a [`SegmentIntersection`][]. Collinear and degenerate segments do not cross. The point is differentiable
-    both ways.
+    **Returns:** a [`SegmentIntersection`][]. Collinear and degenerate segments do not cross. The point is
+    differentiable both ways.
 
     **Source:** Shewchuk, Discrete Comput. Geom. 18 (1997) 305, for the bound.
 

@@ -35,9 +35,7 @@ class AdjointRecursion(eqx.Module):
     states: Float[Array, "T n"]
 
 
-def adjoint_recursion(
-    model: AbstractMap, state0: State, inputs: Inputs | None, cotangents: States
-) -> AdjointRecursion:
+def adjoint_recursion(model: AbstractMap, state0: State, inputs: Inputs | None, cotangents: States) -> AdjointRecursion:
     """The gradients of a loss of the states of a map, by the recursion g_t = dL/dz_t + J_{t+1}^T g_{t+1}.
 
     This is what reverse-mode differentiation of the simulation does, written out, with every g_t kept: the profile of
@@ -50,9 +48,9 @@ def adjoint_recursion(
     - `inputs`: shape `(T, d)`, or None.
     - `cotangents`: the direct derivatives dL/dstates[t], shape `(T, n)`: those through the readout at t alone.
 
-    **Returns:** an [`AdjointRecursion`][dynwarp.dynamics.AdjointRecursion], equal to `jax.grad` to rounding errors. Cost
-    about three simulations; memory T n for the states and the adjoints, nothing else is stored of the steps. Itself
-    differentiable both ways.
+    **Returns:** an [`AdjointRecursion`][dynwarp.dynamics.AdjointRecursion], equal to `jax.grad` to rounding errors.
+    Cost about three simulations; memory T n for the states and the adjoints, nothing else is stored of the steps.
+    Itself differentiable both ways.
 
     **Raises:** `ShapeError`; `ModelError` for what is not a map.
 
@@ -68,7 +66,7 @@ def adjoint_recursion(
     """
     if is_field(model, "adjoint_recursion"):
         raise ModelError(
-            f"adjoint_recursion needs a map; {type(model).__name__} is a field. Differentiate `dynwarp.simulate` instead."
+            f"adjoint_recursion needs a map; {type(model).__name__} is a field: differentiate `dynwarp.simulate`."
         )
     check_state(model, state0, caller="adjoint_recursion")
     if inputs is not None:

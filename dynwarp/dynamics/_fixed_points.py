@@ -17,7 +17,7 @@ from dynwarp.dynamics._stepping import Model
 class FixedPoints(eqx.Module):
     """What [`find_fixed_points`][dynwarp.dynamics.find_fixed_points] returns: one lane per candidate.
 
-    Lanes that found the same point hold the same numbers, those of the first of them. `distinct()` keeps one lane a point.
+    Lanes that found the same point hold the same numbers, those of the first of them; `distinct()` keeps one of them.
 
     **Attributes:**
 
@@ -27,8 +27,8 @@ class FixedPoints(eqx.Module):
     - `residual`: `max |F(z) - z|` of a map, `max |f(z)|` of a field, `(N,)`.
     - `is_stable`: all moduli below 1, or all real parts below 0, `(N,)`; False where a lane failed.
     - `representative`: the first lane that found the same point, `(N,)`.
-    - `result`: `successful`, `slow_point` (a minimum of the speed that is no fixed point), `max_steps_reached`, `diverged`,
-      `non_finite` (the candidate was).
+    - `result`: `successful`, `slow_point` (a minimum of the speed that is no fixed point), `max_steps_reached`,
+      `diverged`, `non_finite` (the candidate was).
     """
 
     points: Float[Array, "N n"]
@@ -71,13 +71,13 @@ def find_fixed_points(
     - `candidates`: starts, `(N, n)`, such as states of a simulation.
     - `input`: a constant input, `(d,)`.
     - `t`: the time at which a field is taken.
-    - `method`: `"newton"` converges quadratically, and on a ReLU model lands on the point once it is in the right region;
-      `"levenberg_marquardt"` minimises the speed |F(z) - z|, comes down from far away, and tells slow points, where the
-      speed has a minimum above zero, from fixed points.
+    - `method`: `"newton"` converges quadratically, and on a ReLU model lands on the point once in the right region;
+      `"levenberg_marquardt"` minimises the speed |F(z) - z|, comes down from far away, and tells slow points, where
+      the speed has a minimum above zero, from fixed points.
     - `tolerance`: on the residual, relative to |Jacobian| (1 + |z|). Default eps^(2/3): 4e-11 in float64.
     - `max_steps`: of each search.
     - `merge_tolerance`: points nearer than this, relative to 1 + |z|, are one. Default eps^(1/2).
-    - `throw`: raise where no candidate at all led to a fixed point. That some searches fail is the rule; their lanes say so.
+    - `throw`: raise where no candidate at all led to a fixed point. That some fail is the rule; their lanes say so.
 
     **Returns:** a [`FixedPoints`][dynwarp.dynamics.FixedPoints]. The points, and through them the eigenvalues, have the
     derivatives of the implicit function theorem in the model and the input, of every order, both ways; those of failed
@@ -98,8 +98,14 @@ def find_fixed_points(
     found = search(
         model, candidates, 1, input, t, method, tolerance, max_steps, merge_tolerance, throw, "find_fixed_points"
     )
-    points, eigenvalues, *rest = found
-    return FixedPoints(points[:, 0], eigenvalues, *rest)
+    return FixedPoints(
+        found.points[:, 0],
+        found.multipliers,
+        found.residual,
+        found.is_stable,
+        found.representative,
+        found.result,
+    )
 
 
 def take_lanes(batch, lanes: np.ndarray):

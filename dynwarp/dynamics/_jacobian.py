@@ -25,8 +25,8 @@ def jacobian(
     - `t`: the time, for fields.
     - `step`: the index of the step, for clocked maps.
 
-    **Returns:** shape `(n, n)`, entry [i, j] = d out_i / d state_j. Where a ReLU is at 0 its slope is taken as 0. Cost n
-    forward derivatives.
+    **Returns:** shape `(n, n)`, entry [i, j] = d out_i / d state_j. Where a ReLU is at 0 its slope is taken as 0. Cost
+    n forward derivatives.
 
     **Raises:** `ShapeError`; `ModelError` for what is not a model.
 

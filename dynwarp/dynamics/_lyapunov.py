@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from functools import partial
+from typing import Literal
 
 import equinox as eqx
 import jax
@@ -23,23 +24,23 @@ from dynwarp._compat import concrete
 from dynwarp._results import RESULTS, raise_failed
 from dynwarp._typing import Inputs, Scalar, State
 from dynwarp.dynamics._dimension import kaplan_yorke_dimension
-from dynwarp.dynamics._orthonormalise import PANEL, gram_schmidt, householder
+from dynwarp.dynamics._orthonormalise import gram_schmidt, householder
 from dynwarp.dynamics._stepping import Model, Signal, Step, as_floating, is_field
 from dynwarp.errors import ArgumentError
 
 # Steps that show how fast the tangents spread, and that turn them into place during the transient.
 _PILOT = 256
-# Between two orthonormalisations the last direction loses exp(interval * spread) eps of its digits. Where orthonormalising
-# is cheap ten digits are kept, else eight.
-_CHEAP_BUDGET, _BUDGET, _LOST = 12.0, 18.0, 30.0
+# Between two orthonormalisations the last direction loses a factor exp(interval * spread) of its digits. Where
+# orthonormalising is cheap ten digits are kept, else eight; beyond the last number next to none are left.
+_FEW, _CHEAP_BUDGET, _BUDGET, _LOST = 8, 12.0, 18.0, 30.0
 _LONGEST = 16
 _AUDITED = 64
 _BATCHES = 32
 
 
 class LyapunovSpectrum(eqx.Module):
-    """What [`lyapunov_spectrum`][dynwarp.dynamics.lyapunov_spectrum] returns. All rates are in nats per step, or per unit
-    time where there is a `dt`.
+    """What [`lyapunov_spectrum`][dynwarp.dynamics.lyapunov_spectrum] returns. Rates: nats per step, or per unit time
+    where there is a `dt`.
 
     **Attributes:**
 
@@ -50,8 +51,8 @@ class LyapunovSpectrum(eqx.Module):
     - `kaplan_yorke_dimension`: NaN where k exponents do not reach it.
     - `entropy`: the sum of the positive exponents, an upper bound of the entropy rate (equal to it for an SRB measure).
     - `log_stretches`: of each direction in each piece of `interval` steps (the last may be shorter), nats, `(B, k)`.
-    - `result`: `inaccurate` where the audit fails or too many steps lie between orthonormalisations, `diverged` where the
-      state did, `non_finite` where the tangents did.
+    - `result`: `inaccurate` where the audit fails or too many steps lie between orthonormalisations, `diverged` where
+      the state did, `non_finite` where the tangents did.
     - `interval`: steps between orthonormalisations.
     """
 
@@ -87,18 +88,19 @@ def lyapunov_spectrum(
     - `state0`: shape `(n,)`, float64.
     - `steps`: length of the averaged run.
     - `k`: how many exponents; all n by default.
-    - `inputs`: of a map, `(transient + steps, d)`, one a step; of a field, a function of time or a diffrax path. None: zero.
+    - `inputs`: of a map, `(transient + steps, d)`, one a step; of a field, a function of time or a diffrax path.
     - `transient`: steps before the average begins.
-    - `dt`: the step of a field (required); for a map, the time that one step stands for, which makes the exponents rates.
+    - `dt`: the step of a field (required); for a map, the time that one step stands for, if exponents shall be rates.
     - `t0`: the time at `state0`, for fields.
     - `renormalise`: steps between orthonormalisations. `"auto"` measures on a pilot run how fast the tangents spread
-      and chooses so that the smallest exponent is right; where nothing can be measured (under jit or vmap) it is 1.
-    - `method`: `"mgs"`, modified Gram-Schmidt, in panels for k > 8, is `"auto"`; `"qr"` is LAPACK's, which is wrong where a
-      step has no inverse.
+      and chooses so that the smallest exponent is right; where nothing can be measured (under jit or vmap), or a step
+      has no inverse, it is 1. With more than 1, a direction that vanishes shows as one that shrinks by about eps.
+    - `method`: `"auto"` is `"mgs"`, modified Gram-Schmidt; `"qr"` is LAPACK's QR, which is wrong where a step has no
+      inverse.
     - `throw`: raise where `result` is not successful.
 
-    **Returns:** a [`LyapunovSpectrum`][dynwarp.dynamics.LyapunovSpectrum]. Differentiable both ways in the model, the state
-    and the inputs, through the orthonormalisation; on a chaotic orbit these derivatives grow as fast as the orbit
+    **Returns:** a [`LyapunovSpectrum`][dynwarp.dynamics.LyapunovSpectrum]. Differentiable both ways in the model, the
+    state and the inputs, through the orthonormalisation; on a chaotic orbit these derivatives grow as fast as the orbit
     diverges, so keep runs short, or average many. Cost per step: k forward derivatives, and 2 n k^2 flops every
     `interval` steps.
 
@@ -144,7 +146,6 @@ def lyapunov_spectrum(
     check_float64(model, "model", caller=caller)
 
     step = Step(model, signal, jnp.asarray(t0, state.dtype), jnp.asarray(dt, state.dtype)) if field else Step(model)
-    orthonormalise = householder if method == "qr" else gram_schmidt
     tangents = jnp.asarray(_start(size, k), state.dtype)
     aligning = min(transient, _PILOT)
     known, pilot = 0, None
@@ -152,23 +153,23 @@ def lyapunov_spectrum(
         state = _transient(step, state, _rows(inputs, 0, transient - aligning), transient - aligning)
         known = transient - aligning
         state, tangents, pilot = _run(
-            step, state, tangents, known, _rows(inputs, known, aligning), aligning, 1, orthonormalise
+            step, state, tangents, known, _rows(inputs, known, aligning), aligning, 1, method
         )[:3]
     if renormalise != "auto":
         interval = renormalise
     else:
         if pilot is None or len(pilot) < min(_PILOT, steps):
             ahead = min(_PILOT, steps)
-            pilot = _run(
-                step, state, tangents, transient, _rows(inputs, transient, ahead), ahead, 1, orthonormalise
-            )[2]
+            pilot = _run(step, state, tangents, transient, _rows(inputs, transient, ahead), ahead, 1, method)[2]
         interval = _choose_interval(pilot)
     spectrum = _spectrum(
-        step, state, tangents, transient, _rows(inputs, transient, steps), steps, min(interval, steps), orthonormalise, dt
+        step, state, tangents, transient, _rows(inputs, transient, steps), steps, min(interval, steps), method, dt
     )
     if throw:
         raise_failed(
-            spectrum.result, caller, "Check the orbit, a smaller `dt` or `renormalise=1`, and that the model is bounded."
+            spectrum.result,
+            caller,
+            "Check the orbit, a smaller `dt` or `renormalise=1`, and that the model is bounded.",
         )
     return spectrum
 
@@ -178,8 +179,8 @@ def _rows(inputs, start: int, length: int):
 
 
 def _start(size: int, k: int) -> np.ndarray:
-    """All directions: the axes, which diagonal and triangular models keep. Fewer: a generic frame, the same in every call,
-    which misses none of the leading directions."""
+    """All directions: the axes, which diagonal and triangular models keep. Fewer: a generic frame, the same in every
+    call, which misses none of the leading directions."""
     if k == size:
         return np.eye(size)
     return np.linalg.qr(np.random.default_rng(0).standard_normal((size, k)))[0].T
@@ -192,10 +193,9 @@ def _choose_interval(log_stretches) -> int:
     if known is None:
         return 1
     rates = known.mean(axis=0)
-    rates = rates[np.isfinite(rates)]
-    if rates.size == 0 or np.isnan(known).any():
+    if not np.isfinite(rates).all():
         return 1
-    budget = _CHEAP_BUDGET if known.shape[1] <= PANEL else _BUDGET
+    budget = _CHEAP_BUDGET if known.shape[1] <= _FEW else _BUDGET
     # The largest rate also bounds what may overflow where a single direction is followed.
     spread = max(rates.max() - rates.min(), abs(rates).max() / 20, 1e-3)
     return int(np.clip(budget / spread, 1, _LONGEST))
@@ -210,10 +210,12 @@ def _transient(step, state, inputs, steps):
 
 
 @eqx.filter_jit
-def _run(step, state, tangents, start, inputs, steps, interval, orthonormalise):
-    """States and tangents through `steps` steps: the last of both, the log stretches `(B, k)`, and the state before each
-    whole block `(B, n)`. The last block takes what is left, so that every step counts."""
+def _run(step, state, tangents, start, inputs, steps, interval, method):
+    """States and tangents through `steps` steps: the last of both, the log stretches `(B, k)`, and the state before
+    each whole block `(B, n)`. The last block takes what is left, so that every step counts."""
     blocks, rest = divmod(steps, interval)
+    # After several steps a small remainder may be all that the others left of a long row: only one step tells.
+    orthonormalise = householder if method == "qr" else partial(gram_schmidt, to_precision=interval == 1)
 
     def one(carry, x):
         state, tangents = carry
@@ -238,8 +240,8 @@ def _run(step, state, tangents, start, inputs, steps, interval, orthonormalise):
 
 
 @eqx.filter_jit
-def _spectrum(step, state, tangents, start, inputs, steps, interval, orthonormalise, dt):
-    state, tangents, logs, before = _run(step, state, tangents, start, inputs, steps, interval, orthonormalise)
+def _spectrum(step, state, tangents, start, inputs, steps, interval, method, dt):
+    state, tangents, logs, before = _run(step, state, tangents, start, inputs, steps, interval, method)
     size, k = len(state), logs.shape[1]
     scale = jnp.ones((), logs.dtype) if dt is None else 1 / jnp.asarray(dt, logs.dtype)
     rates = jnp.sum(logs, axis=0) / steps
@@ -295,8 +297,8 @@ def _batch_error(logs):
 
 
 def _audit(step, before, start, inputs, logs, interval):
-    """The mean over evenly spaced blocks of |sum of log stretches - log |det of the steps||, per step. Each block by itself
-    obeys the sum rule exactly, whatever frame it began with."""
+    """The mean over evenly spaced blocks of |sum of log stretches - log |det of the steps||, per step. Each block by
+    itself obeys the sum rule exactly, whatever frame it began with."""
     blocks = len(before)
     step, before, inputs = jax.tree.map(
         lambda x: jax.lax.stop_gradient(x) if eqx.is_inexact_array(x) else x, (step, before, inputs)

@@ -78,9 +78,9 @@ def find_periodic_orbits(
     - `period`: k, at least 1. Orbits whose least period divides k are found too, and marked.
     - the rest: as in [`find_fixed_points`][dynwarp.dynamics.find_fixed_points].
 
-    **Returns:** a [`PeriodicOrbits`][dynwarp.dynamics.PeriodicOrbits], differentiable like fixed points. Multipliers are
-    eigenvalues of the product of the k Jacobians, and accurate to eps times the largest. Cost per step and lane: k n
-    forward derivatives and a factorisation of size k n.
+    **Returns:** a [`PeriodicOrbits`][dynwarp.dynamics.PeriodicOrbits], differentiable like fixed points. Multipliers
+    are eigenvalues of the product of the k Jacobians, and accurate to eps times the largest. Cost per step and lane:
+    k n forward derivatives and a factorisation of size k n.
 
     **Raises:** `ShapeError`, `ArgumentError`; `ModelError` for what is not a map; `ConvergenceError` where no lane
     succeeded.
@@ -98,8 +98,15 @@ def find_periodic_orbits(
         raise ModelError(f"{caller} needs a map; {type(model).__name__} is a field.")
     check_positive_integer(period, "period", caller=caller)
     found = search(model, candidates, period, input, 0.0, method, tolerance, max_steps, merge_tolerance, throw, caller)
-    points, multipliers, residual, is_stable, *rest = found
-    return PeriodicOrbits(points, multipliers, residual, is_stable, _minimal_period(points, merge_tolerance), *rest)
+    return PeriodicOrbits(
+        found.points,
+        found.multipliers,
+        found.residual,
+        found.is_stable,
+        _minimal_period(found.points, merge_tolerance),
+        found.representative,
+        found.result,
+    )
 
 
 def _minimal_period(points, tolerance):

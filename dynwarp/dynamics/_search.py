@@ -32,13 +32,25 @@ class Found(NamedTuple):
 
 
 def search(
-    model: Model, candidates, period: int, input, t, method: Method, tolerance, max_steps, merge_tolerance, throw, caller
+    model: Model,
+    candidates,
+    period: int,
+    input,
+    t,
+    method: Method,
+    tolerance,
+    max_steps,
+    merge_tolerance,
+    throw,
+    caller,
 ) -> Found:
     """Checks the arguments of a public search, runs it, and raises where no lane at all succeeded."""
     field = is_field(model, caller)
     check_shape(candidates, "candidates", ("N", model.state_size), caller=caller)
     if candidates.shape[0] == 0:
-        raise ArgumentError(f"{caller}: `candidates` must hold at least one state; got shape {tuple(candidates.shape)}.")
+        raise ArgumentError(
+            f"{caller}: `candidates` must hold at least one state; got shape {tuple(candidates.shape)}."
+        )
     if input is not None:
         check_shape(input, "input", (model.input_size,), caller=caller)
         input = as_floating(input)
@@ -108,20 +120,19 @@ def _search(problem: Problem, candidates, method, tolerance, max_steps, merge_to
         points = _attach(problem, flat, root).reshape(problem.period, -1)
         multipliers = problem.multipliers(points)
         largest = multipliers[0].real if problem.field else jnp.abs(multipliers[0]) - 1
-        return points, multipliers, residual, root & (largest < 0), result
+        return (points, multipliers, residual, root & (largest < 0)), result
 
-    *fields, result = jax.vmap(lane)(jax.lax.stop_gradient(candidates))
+    fields, result = jax.vmap(lane)(jax.lax.stop_gradient(candidates))
     # Slow points merge with slow points, roots with roots, failed lanes with nothing.
     kind = jnp.where(result == RESULTS.successful, 1, jnp.where(result == RESULTS.slow_point, 2, 0))
     representative = _merge(jax.lax.stop_gradient(fields[0]), kind, merge_tolerance)
-    return Found(*(x[representative] for x in fields), representative, result)
+    points, multipliers, residual, is_stable = (x[representative] for x in fields)
+    return Found(points, multipliers, residual, is_stable, representative, result)
 
 
 def _newton(problem, guess, tolerance, max_steps):
     solver = optx.Newton(rtol=tolerance, atol=tolerance)
-    return optx.root_find(
-        lambda y, p: p.residual(y), solver, guess, problem, max_steps=max_steps, throw=False
-    ).value
+    return optx.root_find(lambda y, p: p.residual(y), solver, guess, problem, max_steps=max_steps, throw=False).value
 
 
 def _least_squares(problem, guess, tolerance, max_steps):

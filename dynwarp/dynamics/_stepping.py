@@ -41,7 +41,7 @@ class Step(eqx.Module):
     `start` and `dt` are the time of index 0 and the step of a field; `signal` is its input as a function of time.
     """
 
-    model: Model
+    model: Any
     signal: Any = None
     start: Any = None
     dt: Any = None
