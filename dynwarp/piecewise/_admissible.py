@@ -14,6 +14,8 @@ from dynwarp.piecewise._words import Prenecklaces, single_letters
 
 # A set of states narrower than this is empty to working precision.
 _THIN = 1e-10
+# The cost of a set of states in more than two dimensions, in polygons.
+PROGRAM_WORK = 300
 
 
 class Affine(NamedTuple):
@@ -40,11 +42,11 @@ class Level(NamedTuple):
 
 
 def admissible_words(form: Affine, max_work: int) -> Iterator[Level]:
-    """Level by level, the itineraries of least rotation that orbits follow, the states that follow each not thinner than
-    about 1e-10. Stops before a level whose sets of states would be more than `max_work` in total.
+    """Level by level, the itineraries of least rotation that orbits follow.
 
-    In one and two dimensions these sets are polygons, cut exactly and all at once; in more, polyhedra, whose sides are
-    tested by linear programs: a set then counts as 50.
+    The states that follow one form a set, here one wider than about 1e-10. Stops before a level that would bring the
+    number of sets above `max_work`. In one and two dimensions they are polygons, cut all at once; in more, polyhedra,
+    whose sides are tested by linear programs: a set then counts as `PROGRAM_WORK`.
     """
     if form.A.shape[0] <= 2:
         yield from _by_polygons(form, max_work)
@@ -136,14 +138,14 @@ def _by_programs(form: Affine, max_work: int) -> Iterator[Level]:
             parts = [(G, g, constant.copy())]
             for i in borders:
                 parts = [new for part in parts for new in _sides(*part, i, rows[i], offsets[i])]
-                work += 50 * len(parts) // max(len(borders), 1)
+                work += PROGRAM_WORK * len(parts) // len(borders)
                 if work > max_work:
                     return
             for G_part, g_part, pattern in parts:
                 parents.append(index)
                 patterns.append(pattern)
                 sets.append((G_part, g_part))
-            work += 50 * len(parts)
+            work += PROGRAM_WORK * (not len(borders))
             if work > max_work:
                 return
         patterns = np.array(patterns).reshape(len(patterns), hidden)

@@ -59,9 +59,9 @@ def count_bound(n: int, r: int) -> int:
 def interior_points(normals: np.ndarray, offsets: np.ndarray) -> np.ndarray:
     """A point inside every cell of an arrangement, `(R, r)`; exact for parallel, concurrent and repeated hyperplanes.
 
-    Hyperplanes come one at a time. The cells a new one cuts are the cells of the arrangement it induces on itself by the
-    earlier ones, one dimension lower; from a point of such a cell one steps a little to both sides. Cells whose width
-    is below 1e-11 of their distance are not seen. Cost O(n^r), the order of the number of cells.
+    Hyperplanes come one at a time. The cells a new one cuts are the cells of the arrangement it induces on itself by
+    the earlier ones, one dimension lower; from a point of such a cell one steps a little to both sides. Cells whose
+    width is below 1e-11 of their distance are not seen. Cost O(n^r), the order of the number of cells.
     """
     n, r = normals.shape
     if r == 0:
@@ -111,7 +111,7 @@ def _on_a_line(slopes, offsets):
 
 
 def _orthogonal_complement(normal):
-    """An orthonormal basis of the plane normal to a unit vector, `(r, r - 1)`: the columns of a Householder reflection."""
+    """An orthonormal basis of the plane normal to a unit vector, `(r, r - 1)`: columns of a Householder reflection."""
     axis = int(np.argmax(np.abs(normal)))
     v = normal.copy()
     v[axis] += np.copysign(1.0, normal[axis])

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from dynwarp.models import PiecewiseLinearMap
-from dynwarp.piecewise._admissible import Level, admissible_words
+from dynwarp.piecewise._admissible import PROGRAM_WORK, Level, admissible_words
 from dynwarp.piecewise._confirm import Confirmed
 from dynwarp.piecewise._jump import evaluate
 from dynwarp.piecewise._regions import Regions
@@ -34,7 +34,9 @@ class Certifier:
         self.patterns = np.asarray(regions.patterns)
         self._levels = admissible_words(confirmed.affine, max_work)
         self._level: Level | None = None
-        self._ended = False
+        # Words of one letter are the regions: where they are too many, there is no use in starting.
+        each = 1 if form.state_size <= 2 else PROGRAM_WORK
+        self._ended = len(self.patterns) * each > max_work
 
     def certify(self, period: int) -> str | None:
         """Finds all cycles of a period, and says how it is known that they are all; None if that takes too much."""

@@ -56,9 +56,13 @@ class Cycle(eqx.Module):
 
     @property
     def kind(self) -> CycleKind:
-        """By the moduli of the multipliers (host): all below 1, all above 1, both, or one that is 1 to 1e-9."""
+        """By the moduli of the multipliers (host): all below 1, all above 1, both, or one that is 1 to 1e-9.
+
+        Nonhyperbolic as well where a point lies on a border: the map has no derivative there, and the multipliers are
+        those of one side.
+        """
         moduli = np.abs(np.asarray(self.multipliers))
-        if not np.isfinite(moduli).all() or np.any(np.abs(moduli - 1) <= HYPERBOLICITY_TOLERANCE):
+        if not np.isfinite(moduli).all() or np.any(self.on_border) or np.any(np.abs(moduli - 1) <= HYPERBOLICITY_TOLERANCE):
             return "nonhyperbolic"
         if (moduli < 1).all():
             return "stable"

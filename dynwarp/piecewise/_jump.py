@@ -47,8 +47,8 @@ def jump(
 ):
     """T jumps of N searches: the itinerary of the orbit from a virtual cycle's point is the next itinerary.
 
-    A search that found a cycle, went to infinity or made `patience` jumps goes on from `fresh`. Returns the searches' state
-    `(itineraries, age)`, and of every jump the itineraries tried, `(T, K, H, N)`, and which of them are cycles, `(T, N)`.
+    A search that found a cycle, went to infinity or made `patience` jumps goes on from `fresh`. Returns the state of
+    the searches, `(itineraries, age)`, and of every jump the itineraries, `(T, K, H, N)`, and which are cycles, `(T, N)`.
 
     **Source:** Eisenmann et al., NeurIPS (2023), arXiv:2310.17561, the mathematics of algorithm 1.
     """
@@ -79,7 +79,7 @@ def _evaluate(form: PiecewiseLinearMap, itineraries, order) -> Evaluation:
     identity = jnp.broadcast_to(jnp.eye(m, m + 1, dtype=dtype)[..., None], (m, m + 1, lanes))
     chain = jax.lax.fori_loop(0, order, compose, identity)
     system = jnp.concatenate([identity[:, :m] - chain[:, :m], chain[:, m:]], axis=1)
-    start, singular = _solve(system)
+    start, singular, _ = solve_lanes(system)
 
     def follow(j, carry):
         z, visited, agrees = carry
@@ -105,32 +105,41 @@ def _multiply(matrix, stack):
     return (matrix @ stack.reshape(b, c * lanes)).reshape(matrix.shape[0], c, lanes)
 
 
-def _solve(system) -> tuple[Float[Array, "M N"], Bool[Array, " N"]]:
-    """Solves `(M, M + 1, N)` augmented systems; free unknowns of singular ones are 0."""
+def solve_lanes(
+    system: Float[Array, "M L N"],
+) -> tuple[Float[Array, "M N"], Bool[Array, " N"], Float[Array, " N"]]:
+    """Solves `(M, M + 1, N)` augmented systems: solutions, whether each was singular, and the sign of its determinant.
+
+    Free unknowns of singular systems are 0.
+    """
     m, _, lanes = system.shape
     if m > _MAX_ELIMINATION:
         matrix, right = jnp.moveaxis(system[:, :m], -1, 0), jnp.moveaxis(system[:, m], -1, 0)
         solution = jnp.linalg.solve(matrix, right[..., None])[..., 0].T
-        return solution, ~jnp.all(jnp.isfinite(solution), axis=0)
+        return solution, ~jnp.all(jnp.isfinite(solution), axis=0), jnp.linalg.slogdet(matrix).sign
     size = jnp.max(jnp.abs(system[:, :m]), axis=(0, 1))
     tiny: Scalar = 1e-12 * size
 
-    # Gauss-Jordan with row pivoting; the rows stay where they are and `pivots` remembers whose they are.
+    # Gauss-Jordan with row pivoting; the rows stay where they are and `pivots` remembers whose they are. The sign counts
+    # the earlier rows below each pivot's: the inversions of the order in which rows were taken.
     def eliminate(column, carry):
-        system, free, pivots, singular = carry
+        system, free, pivots, singular, sign = carry
         entries = jax.lax.dynamic_index_in_dim(system, column, axis=1, keepdims=False)
         magnitudes = jnp.where(free, jnp.abs(entries), -1.0)
         best = jnp.max(magnitudes, axis=0)
-        row = jnp.arange(m)[:, None] == jnp.argmax(magnitudes, axis=0)
+        at = jnp.argmax(magnitudes, axis=0)
         good = best > tiny
-        row &= good
+        row = (jnp.arange(m)[:, None] == at) & good
         pivot = jnp.where(good, jnp.sum(jnp.where(row, entries, 0.0), axis=0), 1.0)
         pivot_row = jnp.sum(jnp.where(row[:, None], system, 0.0), axis=0) / pivot
         factors = jnp.where(row, entries - 1.0, entries)
         system = system - jnp.where(good, factors, 0.0)[:, None] * pivot_row
         pivots = jax.lax.dynamic_update_index_in_dim(pivots, row, column, 0)
-        return system, free & ~row, pivots, singular | ~good
+        inversions = jnp.sum(~free & (jnp.arange(m)[:, None] > at), axis=0)
+        sign = sign * jnp.where(good, jnp.sign(pivot) * jnp.where(inversions % 2 == 0, 1.0, -1.0), 0.0)
+        return system, free & ~row, pivots, singular | ~good, sign
 
-    start = (system, jnp.ones((m, lanes), bool), jnp.zeros((m, m, lanes), bool), jnp.zeros(lanes, bool))
-    system, _, pivots, singular = jax.lax.fori_loop(0, m, eliminate, start)
-    return jnp.sum(jnp.where(pivots, system[:, m], 0.0), axis=1), singular
+    shape = (jnp.ones((m, lanes), bool), jnp.zeros((m, m, lanes), bool), jnp.zeros(lanes, bool))
+    start = (system, *shape, jnp.ones(lanes, system.dtype))
+    system, _, pivots, singular, sign = jax.lax.fori_loop(0, m, eliminate, start)
+    return jnp.sum(jnp.where(pivots, system[:, m], 0.0), axis=1), singular, sign

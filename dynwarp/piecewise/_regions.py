@@ -62,11 +62,11 @@ def enumerate_regions(
     **Arguments:**
 
     - `map`: a piecewise-linear model or a `PiecewiseLinearMap`, in float64.
-    - `method`: `"independent"` where the rows of W2 are linearly independent, as in a PLRNN or an AL-RNN: all 2^H patterns;
-      `"arrangement"`, exact: each border's cells from the lower-dimensional arrangement the others induce on it;
-      `"search"`, exact: from region to region across facets by linear programs, for few regions in many dimensions or in a
-      box; `"sample"`: random vertices of the arrangement and a random region at each. `"auto"` takes the first of
-      them that stays below `max_regions` (`"search"` only with a box).
+    - `method`: `"independent"` where the rows of W2 are linearly independent, as in a PLRNN or an AL-RNN: all 2^H
+      patterns; `"arrangement"`, exact: each border's cells from the lower-dimensional arrangement the others induce on
+      it; `"search"`, exact: from region to region across facets by linear programs, for few regions in many dimensions
+      or in a box; `"sample"`: random vertices of the arrangement and a random region at each. `"auto"` takes the first
+      of them that stays below `max_regions` (`"search"` only with a box).
     - `box`: `(lower, upper)`, each `(M,)`: only regions that meet the inside of the box.
     - `max_regions`: the most regions returned.
     - `n_samples`, `key`: draws of `"sample"`; the key is needed only there.
@@ -82,8 +82,7 @@ def enumerate_regions(
 
     **Example:**
 
-    >>> import jax, dynwarp as dw
-    >>> model = dw.models.ShallowPLRNN(2, 10, key=jax.random.key(0))
+    >>> import dynwarp as dw
     >>> regions = dw.piecewise.enumerate_regions(dw.systems.BorderCollisionMap())
     >>> regions.patterns.tolist(), regions.complete
     ([[False], [True]], True)
@@ -103,7 +102,8 @@ def enumerate_regions(
         raise ArgumentError(f"{caller}: method={method!r} takes no `box`; use 'search' or 'sample'.")
     if method == "independent" and n != r:
         raise ArgumentError(
-            f"{caller}: method='independent' needs borders with linearly independent normals; got {n} borders of rank {r}."
+            f"{caller}: method='independent' needs borders with linearly independent normals; "
+            f"got {n} borders of rank {r}."
         )
 
     if method == "sample":
@@ -183,7 +183,7 @@ def _search(planes: Arrangement, limits, max_regions: int):
 
 
 def _sample(planes: Arrangement, generator, n_samples: int, limits, W2, h2):
-    """States at random vertices, moved into a random cell there, and the share of all cells they are thought to cover."""
+    """States at random vertices, moved into a random cell there, and the share of all cells that they cover."""
     n, r = planes.normals.shape
     if limits is not None:
         states = generator.uniform(*limits, size=(n_samples, len(limits[0])))
