@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from dynwarp import errors as errors
     from dynwarp import io as io
     from dynwarp import learning as learning
-    from dynwarp import learning as learning
     from dynwarp import metrics as metrics
     from dynwarp import models as models
     from dynwarp import piecewise as piecewise
@@ -28,7 +27,21 @@ if TYPE_CHECKING:
     from dynwarp._simulate import simulate as simulate
 
 _SUBPACKAGES = frozenset(
-    {"dynamics", "errors", "io", "learning", "metrics", "models", "plot", "report", "systems", "tasks", "training"}
+    [
+        "bench",
+        "dynamics",
+        "errors",
+        "io",
+        "learning",
+        "metrics",
+        "models",
+        "piecewise",
+        "plot",
+        "report",
+        "systems",
+        "tasks",
+        "training",
+    ]
 )
 _NAMES = {"RESULTS": "dynwarp._results", "simulate": "dynwarp._simulate"}
 
