@@ -1,5 +1,12 @@
 """Learning rules, and how networks learn by them: from the synapse to the mode."""
 
+from dynwarp.learning._alignment import AlignedNetworks as AlignedNetworks
+from dynwarp.learning._alignment import Alignment as Alignment
+from dynwarp.learning._alignment import aligned_networks as aligned_networks
+from dynwarp.learning._alignment import measure_alignment as measure_alignment
+from dynwarp.learning._diagonal_flow import DiagonalNetwork as DiagonalNetwork
+from dynwarp.learning._diagonal_flow import DiagonalUpdate as DiagonalUpdate
+from dynwarp.learning._diagonal_flow import diagonal_update as diagonal_update
 from dynwarp.learning._expected_update import ExpectedUpdate as ExpectedUpdate
 from dynwarp.learning._expected_update import expected_loss as expected_loss
 from dynwarp.learning._expected_update import expected_update as expected_update
@@ -31,6 +38,11 @@ from dynwarp.learning._propagators import Interpolated as Interpolated
 from dynwarp.learning._propagators import Leak as Leak
 from dynwarp.learning._propagators import Reach as Reach
 from dynwarp.learning._propagators import Zero as Zero
+from dynwarp.learning._rank import ColumnSpace as ColumnSpace
+from dynwarp.learning._rank import RankProfile as RankProfile
+from dynwarp.learning._rank import column_space as column_space
+from dynwarp.learning._rank import column_space_drift as column_space_drift
+from dynwarp.learning._rank import rank_profile as rank_profile
 from dynwarp.learning._rules import BPTT as BPTT
 from dynwarp.learning._rules import RFLO as RFLO
 from dynwarp.learning._rules import RTRL as RTRL
@@ -43,6 +55,19 @@ from dynwarp.learning._rules import FeedbackAlignment as FeedbackAlignment
 from dynwarp.learning._rules import Rule as Rule
 from dynwarp.learning._rules import SnAp as SnAp
 from dynwarp.learning._rules import homotopy as homotopy
+from dynwarp.learning._simulate_learning import ExpectedTraining as ExpectedTraining
+from dynwarp.learning._simulate_learning import SampleTraining as SampleTraining
+from dynwarp.learning._simulate_learning import WhiteNoiseTask as WhiteNoiseTask
+from dynwarp.learning._simulate_learning import half_squared_error as half_squared_error
+from dynwarp.learning._simulate_learning import learn_online as learn_online
+from dynwarp.learning._simulate_learning import train_on_expectation as train_on_expectation
+from dynwarp.learning._simulate_learning import train_on_samples as train_on_samples
+from dynwarp.learning._speed import SlowestPoint as SlowestPoint
+from dynwarp.learning._speed import StablePocket as StablePocket
+from dynwarp.learning._speed import slowest_point as slowest_point
+from dynwarp.learning._speed import speed_crossings as speed_crossings
+from dynwarp.learning._speed import speed_ratio as speed_ratio
+from dynwarp.learning._speed import stable_pocket as stable_pocket
 from dynwarp.learning._stability import Stability as Stability
 from dynwarp.learning._stability import mode_jacobian as mode_jacobian
 from dynwarp.learning._stability import stability as stability

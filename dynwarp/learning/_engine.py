@@ -1,4 +1,4 @@
-"""The sample engine: what a learning rule makes of one sequence, in any cell, by the recursion g[t] = F e[t] + Z g[t+1].
+"""The sample engine: what a learning rule makes of one sequence, in any cell, by g[t] = F e[t] + Z g[t+1].
 
 The parameters then move by the sum over steps of (dF/dtheta)^T g[t], one step's own derivative from a frozen state, so
 that nothing here knows what the cell is.
@@ -142,7 +142,7 @@ def _cuts(rule, steps: int) -> Array:
 
 
 def _sliding(back, carriers, signals, horizon: int):
-    """Exactly `horizon` terms at every step: g <- F e + Z g of the next step, for all steps at once, horizon - 1 times."""
+    """Exactly `horizon` terms: g <- F e + Z g of the next step, for all steps at once, horizon - 1 times."""
 
     def widen(g, _):
         transported = jax.vmap(back)(carriers, g)

@@ -26,6 +26,7 @@ from dynwarp.learning._propagators import (
     Reach,
     as_propagator,
 )
+from dynwarp.learning._traces import DEFAULT_MEMORY
 from dynwarp.models import AbstractMap
 
 
@@ -51,13 +52,13 @@ class AbstractRule(eqx.Module):
         loss: Callable[[Any, Any], Any],
         key: PRNGKey | None = None,
         engine: Literal["auto", "reverse", "forward"] = "auto",
-        memory_limit: int = 2**30,
+        memory_limit: int = DEFAULT_MEMORY,
     ) -> tuple[Scalar, tuple[Any, Any]]:
         """The loss of one sequence, and what this rule has in place of its gradient. Batches: `jax.vmap`.
 
         In a nonlinear cell the Jacobian J of the step takes the place of W: `Exact` is its transpose, `Diagonal` its
-        diagonal, a user's propagator is called with J. A unit of several coordinates, (h, c) of an LSTM or (Re, Im) of a
-        complex mode, counts as one. The leak of a cell is known for those with an additive recurrent weight.
+        diagonal, a user's propagator is called with J. A unit of several coordinates, (h, c) of an LSTM or (Re, Im)
+        of a complex mode, counts as one. The leak of a cell is known for those with an additive recurrent weight.
 
         **Arguments:**
 
@@ -87,7 +88,7 @@ class AbstractRule(eqx.Module):
         >>> net, out = dw.models.Elman(1, 4, key=jax.random.key(0)), dw.models.Readout(4, 1, key=jax.random.key(1))
         >>> rule = dw.learning.RFLO(feedback=jnp.ones((1, 4)), decay=0.5)
         >>> loss, (of_net, of_readout) = rule.gradients(
-        ...     net, out, jnp.ones((5, 1)), jnp.zeros((5, 1)), state0=jnp.zeros(4), loss=lambda y, t: jnp.sum((y - t) ** 2)
+        ...     net, out, jnp.ones((5, 1)), jnp.zeros((5, 1)), state0=jnp.zeros(4), loss=dw.learning.half_squared_error
         ... )
         >>> of_net.recurrent_weight.shape
         (4, 4)
@@ -233,8 +234,7 @@ class RFLO(AbstractRule):
     """Random-feedback local online learning (Murray 2019): fixed feedback and a scalar decay.
 
     A leaky cell h' = (1 - alpha) h + alpha (V h + U x) is the linear network W = (1 - alpha) I + alpha V, B = alpha U
-    with `decay = 1 - alpha`; its updates are dV = alpha dW and dU = alpha dB. See
-    [`leaky_network`][dynwarp.learning.leaky_network].
+    with `decay = 1 - alpha`; its updates are dV = alpha dW and dU = alpha dB.
 
     **Arguments:**
 

@@ -30,8 +30,9 @@ from dynwarp.learning._transport import (
     step_jacobian,
     unit_blocks,
 )
-from dynwarp.learning._units import is_exactly_local, parameter_kinds, unit_count
+from dynwarp.learning._units import parameter_kinds, unit_count
 from dynwarp.models import LinearRNN
+from dynwarp.models._cell import computing_dtype
 
 DEFAULT_MEMORY = 2**30
 
@@ -121,6 +122,7 @@ class ReachTrace(AbstractTrace):
     shared: Any
 
     def advance(self, propagator, model, moment, key):
+        assert isinstance(propagator, Reach)
         dtype, units = moment.state.dtype, unit_count(model)
         mask = reach_mask(propagator, model).astype(dtype)
         own = jnp.tile(jnp.eye(units, dtype=dtype), (1, model.state_size // units))
@@ -159,6 +161,8 @@ class RankOneTrace(AbstractTrace):
     parameters: Any
 
     def advance(self, propagator, model, moment, key):
+        if key is None:
+            raise ArgumentError("UORO: the random signs need a `key`; got None.")
         signs = jax.random.rademacher(key, moment.state.shape, moment.state.dtype)
         return self.mix(model, moment, signs)
 
@@ -195,7 +199,7 @@ def start_trace(rule: Any, model: Any, *, dtype: Any = None, memory_limit: int =
     - `dtype`: of the trace; None is that of the parameters.
     - `memory_limit`: bytes.
 
-    **Returns:** a trace: `advance_trace` moves it on, and `trace.gradient(model, signal)` turns an error into a gradient.
+    **Returns:** a trace: `advance_trace` moves it on, `trace.gradient(model, signal)` turns an error into a gradient.
 
     **Raises:** `ArgumentError` where the trace would exceed `memory_limit`, with its size, and for a sliding horizon,
     which no trace has.
@@ -215,34 +219,34 @@ def start_trace(rule: Any, model: Any, *, dtype: Any = None, memory_limit: int =
             'engine="reverse", or ChunkedTBPTT.'
         )
     parameters = eqx.filter(model, eqx.is_inexact_array)
-    dtype = jnp.result_type(*jax.tree.leaves(parameters)) if dtype is None else dtype
+    dtype = computing_dtype(model) if dtype is None else dtype
     units = unit_count(model)
     coordinates = model.state_size // units
     local, shared = (select(parameters, parameter_kinds(model), kinds) for kinds in (("local",), ("shared",)))
 
     def zeros(tree, *leading):
-        return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((*leading, *leaf.shape), _kind(leaf, dtype)), tree)
+        return jax.tree.map(lambda leaf: jnp.zeros((*leading, *leaf.shape), _kind(leaf, dtype)), tree)
 
-    if rule.estimator == "rank_one":
-        shapes = RankOneTrace(jax.ShapeDtypeStruct((model.state_size,), dtype), zeros(eqx.combine(local, shared)))
-    elif type(model) is LinearRNN and _is_scalar(rule.propagator):
-        sizes = (model.state_size, model.input_size)
-        shapes = SourceTrace(*(jax.ShapeDtypeStruct((size,), dtype) for size in sizes))
-    elif is_unitwise(rule.propagator, model):
-        shapes = UnitTrace(zeros(local, coordinates), zeros(shared, coordinates, units))
-    elif isinstance(rule.propagator, Reach):
-        shapes = ReachTrace(zeros(local, model.state_size), zeros(shared, units, model.state_size))
-    else:
-        shapes = InfluenceTrace(zeros(eqx.combine(local, shared), model.state_size))
+    def build() -> AbstractTrace:
+        if rule.estimator == "rank_one":
+            return RankOneTrace(jnp.zeros(model.state_size, dtype), zeros(eqx.combine(local, shared)))
+        if type(model) is LinearRNN and _is_scalar(rule.propagator):
+            return SourceTrace(jnp.zeros(model.state_size, dtype), jnp.zeros(model.input_size, dtype))
+        if is_unitwise(rule.propagator, model):
+            return UnitTrace(zeros(local, coordinates), zeros(shared, coordinates, units))
+        if isinstance(rule.propagator, Reach):
+            return ReachTrace(zeros(local, model.state_size), zeros(shared, units, model.state_size))
+        return InfluenceTrace(zeros(eqx.combine(local, shared), model.state_size))
 
-    size = sum(math.prod(leaf.shape) * np.dtype(leaf.dtype).itemsize for leaf in jax.tree.leaves(shapes))
+    leaves = jax.tree.leaves(jax.eval_shape(build))
+    size = sum(math.prod(leaf.shape) * np.dtype(leaf.dtype).itemsize for leaf in leaves)
     if size > memory_limit:
         raise ArgumentError(
             f"{name}: the trace of {type(model).__name__} with {model.state_size} states takes {size} bytes "
             f"({size / 2**30:.3g} GiB); `memory_limit` is {memory_limit} bytes ({memory_limit / 2**30:.3g} GiB). "
             "Raise it, or take BPTT, the same gradient in reverse, or a rule with a smaller trace (EProp, RFLO, UORO)."
         )
-    return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+    return build()
 
 
 def advance_trace(
@@ -259,8 +263,8 @@ def advance_trace(
 
     **Arguments:**
 
-    - `rule`, `trace`, `model`: as given to and returned by [`start_trace`][dynwarp.learning.start_trace]; the parameters
-      of the model may have changed since the last step.
+    - `rule`, `trace`, `model`: as given to and returned by [`start_trace`][dynwarp.learning.start_trace]; the
+      parameters of the model may have changed since the last step.
     - `state`, `input`: before the step, `(n,)` and `(d,)`.
     - `step`: its index, for clocked cells and for chunks.
     - `key`: of UORO's random signs.

@@ -100,7 +100,7 @@ def isolate(model: Any, state: Array, *, keep_diagonal: bool) -> Any:
     isolated = eqx.tree_at(lambda m: getattr(m, name), model, kept)
     if isinstance(model, PLRNN | ALRNN) and model.A.ndim == 2:
         isolated = eqx.tree_at(lambda m: m.A, isolated, jnp.diag(jnp.diag(model.A)))
-    if isinstance(model, Elman) and model.form == "pre" or not hasattr(model, "bias"):
+    if (isinstance(model, Elman) and model.form == "pre") or not hasattr(model, "bias"):
         return isolated  # the weights act after the nonlinearity: what is held does not change the slope
     current = (weight - kept) @ state[:units]
     if isinstance(model, GRU):
