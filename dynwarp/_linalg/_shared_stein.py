@@ -1,7 +1,7 @@
 """Several Stein equations X = A X B + C whose matrices recur: every power is formed once.
 
-The doublings of Smith's method need A^(2^k) and B^(2^k) alone. Equations that share a matrix share its powers, and matrices
-that are transposes of each other do too: the caller names the distinct ones.
+The doublings of Smith's method need A^(2^k) and B^(2^k) alone. Equations that share a matrix share its powers, and
+matrices that are transposes of each other do too: the caller names the distinct ones.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ def solve_shared_stein(
     - `max_doublings`: the sums stop by themselves once nothing is added; 40 reach spectral radii of 1 - 1e-11.
     - `tolerance`: on the relative residual; None is 1e-9 in float64, 1e-3 in float32.
 
-    **Returns:** a `SharedSteinSolution`. Differentiable to any order, forwards and backwards, by the implicit function theorem:
-    each derivative is one more shared solve, and no doubling is stored.
+    **Returns:** a `SharedSteinSolution`. Differentiable to any order, forwards and backwards, by the implicit
+    function theorem: each derivative is one more shared solve, and no doubling is stored.
 
     **Cost:** two products for each equation and one for each matrix, a doubling.
 
@@ -77,12 +77,14 @@ def solve_shared_stein(
             powers, x, _, k = carry
             added = tuple(_get(powers, a) @ y @ _get(powers, b) for (a, b), y in zip(flip, x))
             new = tuple(y + z for y, z in zip(x, added))
-            gain = jnp.max(jnp.stack([_size(z) / jnp.maximum(_size(y), jnp.finfo(dtype).tiny) for y, z in zip(new, added)]))
+            gain = jnp.max(
+                jnp.stack([_size(z) / jnp.maximum(_size(y), jnp.finfo(dtype).tiny) for y, z in zip(new, added)])
+            )
             return tuple(p @ p for p in powers), new, gain, k + 1
 
         return jax.lax.while_loop(going, step, (held, tuple(rhs), jnp.ones((), dtype), 0))[1]
 
-    # One flat vector: the transpose rule of the solve wants every part to be linear, and some constants may not be traced.
+    # One flat vector: the transpose of the solve wants every part linear, and some constants may not be traced.
     flat, unravel = ravel_pytree(tuple(constants))
     solution = jax.lax.custom_linear_solve(
         lambda x: x - ravel_pytree(apply(matrices, unravel(x)))[0],

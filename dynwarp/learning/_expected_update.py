@@ -1,7 +1,7 @@
 """The exact expectation of a rule's update over white-noise inputs, for whole networks and without any alignment.
 
-A finite horizon needs impulse responses alone: on white noise the update is the rule's own update for the impulses, one an
-input. With e[k] = A W^k B - A* W*^k B*, h[k] = W^k B and g[k] = F e[k] + Z g[k+1], cut to the rule's horizon,
+A finite horizon needs impulse responses alone: on white noise the update is the rule's own update for the impulses,
+one an input. With e[k] = A W^k B - A* W*^k B*, h[k] = W^k B and g[k] = F e[k] + Z g[k+1], cut to the rule's horizon,
 
     Delta A = sum_k e[k] h[k]^T,    Delta B = g[0],    Delta W = sum_k g[k+1] h[k]^T.
 
@@ -36,23 +36,23 @@ class ExpectedUpdate(NamedTuple):
 
 
 def expected_update(rule: AbstractRule, student: Any, teacher: Any, *, horizon: int | None = None) -> ExpectedUpdate:
-    """The exact expectation of a rule's update, for white inputs N(0, I), h[0] = 0 and half the squared error at the end.
+    """The exact expectation of a rule's update: white inputs N(0, I), h[0] = 0, half the squared error at the end.
 
     **Arguments:**
 
     - `rule`: any rule; a fixed feedback has shape `(outputs, n)`.
-    - `student`, `teacher`: [`LinearRNN`][dynwarp.models.LinearRNN]s, or any object with matrices W (n, n), B (n, inputs) and
-      A (outputs, n). Their numbers of units may differ.
+    - `student`, `teacher`: [`LinearRNN`][dynwarp.models.LinearRNN]s, or any object with matrices W (n, n), B (n,
+      inputs) and A (outputs, n). Their numbers of units may differ.
     - `horizon`: the length T of the sequences; None is the stationary limit.
 
-    **Returns:** `(dW, dB, dA)`. Differentiable in all matrices and in the rule, forwards and backwards. Under a user's own jit
-    the result is NaN where the stationary limit does not exist.
+    **Returns:** `(dW, dB, dA)`. Differentiable in all matrices and in the rule, forwards and backwards. Under a
+    user's own jit the result is NaN where the stationary limit does not exist.
 
-    **Raises:** `ShapeError` where sizes do not fit; `ConvergenceError` where the stationary sums diverge: spectral radii of W,
-    W*, or the propagator's times theirs, at or beyond 1.
+    **Raises:** `ShapeError` where sizes do not fit; `ConvergenceError` where the stationary sums diverge: spectral
+    radii of W, W*, or the propagator's times theirs, at or beyond 1.
 
-    **Cost:** O(T n^2) for a finite horizon (times the rule's own horizon if it has one); for the limit about ten (n, n) products
-    a doubling, 7 doublings at a spectral radius of 0.9 and 14 at 0.999.
+    **Cost:** O(T n^2) for a finite horizon (times the rule's own horizon if it has one); for the limit about ten (n,
+    n) products a doubling, 7 doublings at a spectral radius of 0.9 and 14 at 0.999.
 
     **Source:** the expectation of Williams, Payeur and Lajoie (arXiv 2606.00243) without their alignment; for BPTT the
     gradient of H2-optimal model reduction (Wilson 1970).
@@ -76,7 +76,7 @@ def expected_update(rule: AbstractRule, student: Any, teacher: Any, *, horizon: 
 
 
 def expected_loss(student: Any, teacher: Any, *, horizon: int | None = None) -> Float[Array, ""]:
-    """The expectation of half the squared output error after `horizon` steps of white noise, or in the stationary limit.
+    """The expectation of half the squared output error after `horizon` steps of white noise, or in the limit.
 
     **Arguments, errors:** as in [`expected_update`][dynwarp.learning.expected_update], whose BPTT is its gradient.
 
@@ -86,7 +86,7 @@ def expected_loss(student: Any, teacher: Any, *, horizon: int | None = None) -> 
 
     >>> import jax.numpy as jnp, types, dynwarp as dw
     >>> net = lambda w, b, a: types.SimpleNamespace(W=jnp.array([[w]]), B=jnp.array([[b]]), A=jnp.array([[a]]))
-    >>> print(dw.learning.expected_loss(net(0.2, 0.5, 0.5), net(0.6, 1.0, 1.0)).round(6))
+    >>> print(f"{dw.learning.expected_loss(net(0.2, 0.5, 0.5), net(0.6, 1.0, 1.0)):.6f}")
     0.529711
     """
     caller = "expected_loss"
@@ -113,7 +113,9 @@ def matrices_of(student: Any, teacher: Any, caller: str):
     check_shape(V, "teacher.W", (D.shape[0], D.shape[0]), caller=caller)
     check_shape(C, "teacher.A", (outputs, D.shape[0]), caller=caller)
     if 0 in (n, inputs, outputs, D.shape[0]):
-        raise ArgumentError(f"{caller}: networks need at least one unit, input and output; got B {B.shape}, A {A.shape}.")
+        raise ArgumentError(
+            f"{caller}: networks need at least one unit, input and output; got B {B.shape}, A {A.shape}."
+        )
     return (W, B, A), (V, D, C)
 
 
@@ -232,8 +234,8 @@ def _raise_diverged(converged, rule, W, V, caller):
         radius["Z"] = _radius(rule.propagator.matrix(W))
     given = ", ".join(f"{name} {value:.6g}" for name, value in radius.items())
     raise ConvergenceError(
-        f"{caller}: the stationary limit does not exist, or not to working precision. It needs the spectral radii of W, W*, "
-        f"and of the propagator Z times each, to be below 1; they are {given}. A finite `horizon` takes any matrices."
+        f"{caller}: the stationary limit does not exist to working precision. It needs the spectral radii of W, W*, "
+        f"and of the propagator Z times each, to be below 1; got {given}. A finite `horizon` takes any matrices."
     )
 
 

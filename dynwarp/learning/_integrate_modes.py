@@ -63,20 +63,22 @@ def integrate_modes(
     - `initial`: (a, b, w) at `ts[0]`, shape `(N, 3)`; its dtype is that of the solution.
     - `ts`: increasing times, in units of steps times learning rate.
     - `rtol`, `atol`: local error tolerances.
-    - `method`: "auto" and "rosenbrock" are the own L-stable Rosenbrock kernel (order 4), which stays fast where the flow
-      is stiff (w* near 1); or any diffrax solver, e.g. `diffrax.Dopri8()`, for mild flows.
+    - `method`: "auto" and "rosenbrock" are the own L-stable Rosenbrock kernel (order 4), which stays fast where the
+      flow is stiff (w* near 1); or any diffrax solver, e.g. `diffrax.Dopri8()`, for mild flows.
     - `horizon`: the length of the sequences; None is the stationary limit.
     - `escape_radius`: a lane ends where |a|, |b| or |w| passes it.
     - `max_steps`: attempted steps per lane.
     - `block`: how many lanes are at work at once; memory beyond the result is a block's.
     - `throw`: raise for lanes that failed. Lanes that hit a wall or escape have not failed.
 
-    **Returns:** [`ModeTrajectories`][dynwarp.learning.ModeTrajectories]. Differentiable forwards and backwards in `initial`,
-    `teacher` and `rule` (feedback, decay, theta, arrays of a user's propagator) and in `ts`: each lane's Jacobian is found
-    forwards along the same steps, one direction a parameter, with the step sizes held. Second derivatives: forwards only.
+    **Returns:** [`ModeTrajectories`][dynwarp.learning.ModeTrajectories]. Differentiable forwards and backwards in
+    `initial`, `teacher` and `rule` (feedback, decay, theta, arrays of a user's propagator) and in `ts`: each lane's
+    Jacobian is found forwards along the same steps, one direction a parameter, with the step sizes held. Second
+    derivatives: forwards only.
 
-    A lane ends with the code `wall` where 1 - |w| < 1e-5, or at its start if |w| >= 1 there, at an infinite horizon; the same
-    where the rule's own sum over lags diverges (|z w| = 1). A lane that starts with NaN ends as `non_finite`.
+    A lane ends with the code `wall` where 1 - |w| < 1e-5, or at its start if |w| >= 1 there, at an infinite horizon;
+    the same where the rule's own sum over lags diverges (|z w| = 1). A lane that starts with NaN ends as
+    `non_finite`.
 
     **Raises:** `ShapeError`, `ArgumentError`; `ConvergenceError` for lanes that failed, if `throw`.
 
@@ -109,7 +111,8 @@ def integrate_modes(
         start = (initial[:, 0], initial[:, 1], initial[:, 2])
         held = jax.lax.stop_gradient(elapsed)
         ((saved, _), (status, steps)) = solve_lanes(lanes, shared, start, held, settings, horizon)
-        velocity = mode_update(*_rows(lanes, shared), saved, horizon)
+        in_rows = eqx.combine(jax.tree.map(lambda x: x[:, None], lanes), shared)
+        velocity = mode_update(in_rows[0], in_rows[1], saved, horizon)
         # The kernel holds the times; this term is zero and carries their derivative.
         moved = elapsed - held
         values = jnp.stack([x - jnp.where(jnp.isfinite(v), v, 0) * moved for x, v in zip(saved, velocity)], axis=-1)
@@ -125,11 +128,6 @@ def integrate_modes(
     return ModeTrajectories(values, result, steps)
 
 
-def _rows(lanes, shared):
-    """Rule and teacher with lanes along a first axis of (N, T)."""
-    return eqx.combine(jax.tree.map(lambda x: x[:, None], lanes), shared)
-
-
 def make_settings(
     dtype, rtol, atol, escape_radius, max_steps, block, caller, *, target=-np.inf, max_time=np.inf
 ) -> Settings:
@@ -138,8 +136,16 @@ def make_settings(
         check_positive(value, name, caller=caller)
     check_positive_integer(block, "block", caller=caller)
     check_positive_integer(max_steps, "max_steps", caller=caller)
-    numbers = (rtol, atol, target, WALL_MARGIN, escape_radius, max_time)
-    return Settings(*(jnp.asarray(x, dtype) for x in numbers), jnp.asarray(max_steps, jnp.int32), block)
+    return Settings(
+        rtol=jnp.asarray(rtol, dtype),
+        atol=jnp.asarray(atol, dtype),
+        target=jnp.asarray(target, dtype),
+        margin=jnp.asarray(WALL_MARGIN, dtype),
+        radius=jnp.asarray(escape_radius, dtype),
+        max_time=jnp.asarray(max_time, dtype),
+        max_steps=jnp.asarray(max_steps, jnp.int32),
+        block=block,
+    )
 
 
 def result_of(status: Int[Array, " N"], *, time_limit: RESULTS = RESULTS.successful) -> RESULTS:

@@ -22,8 +22,8 @@ def mode_invariant(rule: AbstractRule, state: Float[Array, "... 3"]) -> Float[Ar
 
     **Arguments:**
 
-    - `rule`: its propagator must be the mode's own multiplier, at any length of sequence: BPTT, RTRL, UORO, e-prop, feedback
-      alignment. Truncation and RFLO's decay conserve nothing.
+    - `rule`: its propagator must be the mode's own multiplier, at any length of sequence: BPTT, RTRL, UORO, e-prop,
+      feedback alignment. Truncation and RFLO's decay conserve nothing.
     - `state`: (a, b, w) along the last axis.
 
     **Raises:** `ArgumentError` for a rule without an invariant.
@@ -47,9 +47,10 @@ def mode_invariant(rule: AbstractRule, state: Float[Array, "... 3"]) -> Float[Ar
 def predicted_landing(rule: AbstractRule, teacher: Teacher, initial: Float[Array, "... 3"]) -> Float[Array, "... 3"]:
     """Where a mode lands, from its invariant alone, without integrating.
 
-    BPTT: s^2 = (C + sqrt(C^2 + 4 p^2)) / 2 with C = a^2 - b^2, with the sign of a if C > 0, else of p b; a start exactly on the
-    saddle's stable manifold (C = 0, p a b < 0) goes to (0, 0, .) instead and is NaN here. Fixed feedback R: the root of
-    2 R s^3 - 2 R C s^2 = p^2, C = a - b^2 / (2 R), with R s > 0, if the lane does not meet a wall first.
+    BPTT: s^2 = (C + sqrt(C^2 + 4 p^2)) / 2 with C = a^2 - b^2, with the sign of a if C > 0, else of p b; a start
+    exactly on the saddle's stable manifold (C = 0, p a b < 0) goes to (0, 0, .) instead and is NaN here. Fixed
+    feedback R: the root of 2 R s^3 - 2 R C s^2 = p^2, C = a - b^2 / (2 R), with R s > 0, if the lane does not meet a
+    wall first.
 
     **Arguments:**
 
@@ -66,7 +67,7 @@ def predicted_landing(rule: AbstractRule, teacher: Teacher, initial: Float[Array
     >>> import jax.numpy as jnp, dynwarp as dw
     >>> l = dw.learning
     >>> print(l.predicted_landing(l.BPTT(), l.Teacher(1.0, 1.0, 0.6), jnp.array([0.5, 0.3, 0.1])).round(5))
-    [1.04081 0.96079 0.6    ]
+    [1.04077 0.96083 0.6    ]
     """
     check_learnable(teacher, "predicted_landing")
     initial = jnp.asarray(initial)
@@ -108,15 +109,14 @@ def _check_conserving(rule, caller):
     if rule.horizon is None and propagates and isinstance(rule.feedback, Symmetric | Fixed):
         return
     raise ArgumentError(
-        f"{caller}: only rules with exact propagation, no horizon, and symmetric or fixed feedback have a known invariant; "
-        f"got {type(rule).__name__} with {type(rule.feedback).__name__}, {type(rule.propagator).__name__}, horizon {rule.horizon}."
+        f"{caller}: only rules with exact propagation, no horizon, and symmetric or fixed feedback have an invariant; "
+        f"got {type(rule).__name__} with {rule.feedback}, {rule.propagator}, horizon {rule.horizon}."
     )
 
 
 def _cubic_root(R, C, p):
-    # With x = s sign(R): x^3 - C sign(R) x^2 = p^2 / (2 |R|) has one positive root, for the left side rises wherever it is positive.
-    c, k = C * jnp.sign(R), p**2 / (2 * jnp.abs(R))
-    c, k = jnp.broadcast_arrays(c, k)
+    # With x = s sign(R): x^2 (x - C sign(R)) = p^2 / (2 |R|) has one positive root.
+    c, k = jnp.broadcast_arrays(C * jnp.sign(R), p**2 / (2 * jnp.abs(R)))
     # Newton's method falls monotonically from above: the start has x >= c and x^2 (x - c) >= k.
     start = jax.lax.stop_gradient(jnp.maximum(c, 0) + jnp.cbrt(k))
 

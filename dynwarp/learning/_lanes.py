@@ -1,4 +1,4 @@
-"""Batches of mode flows: one rule and teacher over many lanes, integrated by the Rosenbrock kernel, with derivatives."""
+"""Batches of mode flows, integrated by the Rosenbrock kernel, with derivatives in both directions."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array
 
 from dynwarp._checks import check_shape
 from dynwarp._compat import concrete
@@ -15,7 +14,7 @@ from dynwarp.learning._mode_flow import loss_of, mode_update
 from dynwarp.learning._propagators import Custom
 from dynwarp.learning._rosenbrock import Problem, Settings, integrate
 from dynwarp.learning._rules import AbstractRule
-from dynwarp.learning._teacher import Teacher, cast
+from dynwarp.learning._teacher import Teacher
 
 
 def split_lanes(rule: AbstractRule, teacher: Teacher, n: int, caller: str):
@@ -56,8 +55,8 @@ def check_lanes(rule: AbstractRule, teacher: Teacher, initial, horizon: int | No
         product = None if decay is None else concrete(decay * teacher.w)
         if product is not None and (np.abs(product) >= 1).any():
             raise ArgumentError(
-                f"{caller}: an infinite horizon needs |decay * w| < 1 for the teacher's w; got {np.abs(product).max():g}. "
-                "A finite `horizon` takes any decay."
+                f"{caller}: an infinite horizon needs |decay * w| < 1 for the teacher; "
+                f"got {np.abs(product).max():g}. A finite `horizon` takes any decay."
             )
 
 
@@ -65,8 +64,8 @@ def check_lanes(rule: AbstractRule, teacher: Teacher, initial, horizon: int | No
 def solve_lanes(lanes, shared, initial, ts, settings: Settings, horizon: int | None):
     """`integrate` for mode flows, from the three components of `initial`.
 
-    Its derivative is the Jacobian of every lane with respect to its own few parameters, found forwards along the same steps
-    and multiplied by the tangents: linear in them, so that reverse mode works too.
+    Its derivative is the Jacobian of every lane with respect to its own few parameters, found forwards along the same
+    steps and multiplied by the tangents: linear in them, so that reverse mode works too.
     """
     return _solve(lanes, shared, initial, ts, settings, horizon)
 
@@ -78,7 +77,8 @@ def _solve(lanes, shared, initial, ts, settings, horizon):
 
     def velocity(lane, state):
         rule, teacher = both(lane)
-        return tuple(-x for x in mode_update(rule, teacher, state, horizon))
+        a, b, w = mode_update(rule, teacher, state, horizon)
+        return -a, -b, -w
 
     def progress(lane, state):
         return loss_of(both(lane)[1], state, horizon)

@@ -59,8 +59,9 @@ def mode_flow(rule: AbstractRule, teacher: Teacher, *, horizon: int | None = Non
     - `loss`: "final", half the squared error after the last step; "sequence", its mean over the T steps (needs
       `horizon`).
 
-    **Returns:** a field over (a, b, w) with `state_size` 3 and no inputs. At an infinite horizon it is NaN where the loss does
-    not exist: |w| >= 1, or |z w| >= 1, |z w*| >= 1 for the rule's propagator z (unless the rule itself has a horizon).
+    **Returns:** a field over (a, b, w) with `state_size` 3 and no inputs. At an infinite horizon it is NaN where the
+    loss does not exist: |w| >= 1, or |z w| >= 1, |z w*| >= 1 for the rule's propagator z (unless the rule itself has
+    a horizon).
 
     **Raises:** `ArgumentError` for an unstable teacher at an infinite horizon; `ShapeError` for more than one mode.
 
@@ -94,7 +95,7 @@ def mode_loss(
 
     >>> import jax.numpy as jnp, dynwarp as dw
     >>> teacher = dw.learning.Teacher(1.0, 1.0, 0.6)
-    >>> print(dw.learning.mode_loss(teacher, jnp.array([0.5, 0.5, 0.2])).round(6))
+    >>> print(f"{dw.learning.mode_loss(teacher, jnp.array([0.5, 0.5, 0.2])):.6f}")
     0.529711
     """
     horizon, sequence = checked_horizon(teacher, horizon, loss, "mode_loss")

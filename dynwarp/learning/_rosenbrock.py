@@ -1,4 +1,4 @@
-"""A Rosenbrock integrator for very many three-dimensional flows at once: Rodas4, order 4(3), L-stable, stiffly accurate.
+"""A Rosenbrock integrator for very many three-dimensional flows: Rodas4, order 4(3), L-stable, stiffly accurate.
 
 Every lane has its own time and its own step. The state is three arrays, one a component, and the linear systems are
 solved by cofactors. The stages are a loop, not unrolled: a fifth of the code to compile, and faster. A block of slots
@@ -84,34 +84,34 @@ class _Slots(eqx.Module):
 
 
 def integrate(problem: Problem, lanes, initial: Triple, ts: Float[Array, " T"] | None, settings: Settings):
-    """Integrates every lane until something ends it; at `ts`, counted from 0, the states are stored and the last ends it.
+    """Integrates every lane until something ends it; with `ts`, from 0, the states there are stored.
 
     **Arguments:**
 
     - `lanes`: a pytree of `(N,)` arrays, the parameters that differ between lanes.
     - `initial`: the starting states, three `(N,)`.
 
-    **Returns:** `(saved, ends, status, steps)`: the stored states, three `(N, T)`, NaN after a lane's end; [`Ends`][]; and
-    for each lane a code and the number of attempted steps.
+    **Returns:** `(saved, ends, status, steps)`: the stored states, three `(N, T)`, NaN after a lane's end;
+    [`Ends`][]; and for each lane a code and the number of attempted steps.
     """
     n = initial[0].shape[0]
     size = min(settings.block, n)
     dtype = initial[0].dtype
     empty = jnp.zeros(n, dtype)
     saved = None if ts is None else (jnp.full((n, ts.shape[0]), jnp.nan, dtype),) * 3
-    ends = Ends((empty,) * 3, (empty,) * 3, empty, empty)
+    ends = Ends((empty, empty, empty), (empty, empty, empty), empty, empty)
     codes = jnp.zeros(n, jnp.int32)
     limit = settings.max_time if ts is None else ts[-1]
 
     def load(lane):
         own = jax.tree.map(lambda x: x[jnp.minimum(lane, n - 1)], lanes)
-        state = tuple(x[jnp.minimum(lane, n - 1)] for x in initial)
-        return _start(problem, own, state, lane, n, limit, settings)
+        x, y, z = (component[jnp.minimum(lane, n - 1)] for component in initial)
+        return _start(problem, own, (x, y, z), lane, n, limit, settings)
 
     def body(carry):
         slots, waiting, saved, ends, status, steps = carry
         slots, saved = jax.lax.fori_loop(
-            0, _STEPS_PER_HARVEST, lambda _, work: _advance(problem, *work, ts, settings), (slots, saved)
+            0, _STEPS_PER_HARVEST, lambda _, work: _advance(problem, work[0], work[1], ts, settings), (slots, saved)
         )
         done = (slots.status != RUNNING) & (slots.lane < n)
         # Writes of slots that are still at work go to row n and are dropped.

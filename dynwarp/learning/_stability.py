@@ -1,7 +1,7 @@
 """Jacobians and stability of the mode flow on the manifold of optima (s, p/s, w*).
 
-There the residuals d = a b - p and u = w - w* vanish, and their own linear flow is two by two, in closed form for every rule:
-with Y = b^2, X = F s, c = 1 - w*^2, z = Z(w*) and the sums G, K, K' of a rule's horizon at (z w*, z w*),
+There the residuals d = a b - p and u = w - w* vanish, and their own linear flow is two by two, in closed form for
+every rule: with Y = b^2, X = F s, c = 1 - w*^2, z = Z(w*) and the sums G, K, K' of a rule's horizon at (z w*, z w*),
 
     trace = Y / c + X G + X Y (K - z w*^3 K') / c^2,
 
@@ -31,8 +31,8 @@ class Stability(eqx.Module):
 
     **Attributes:**
 
-    - `eigenvalues`: of the flow's Jacobian, complex, the last axis of length 3: two transverse ones, the larger real part
-      first, then the 0 along the manifold.
+    - `eigenvalues`: of the flow's Jacobian, complex, the last axis of length 3: two transverse ones, the larger real
+      part first, then the 0 along the manifold.
     - `trace`, `determinant`: of minus the transverse flow: stable where both are positive.
     - `code`: an index into ("stable", "saddle", "unstable", "nonhyperbolic"); `kind` is the word itself.
     - `oscillates`: whether the transverse eigenvalues are a complex pair.
@@ -77,7 +77,7 @@ def mode_jacobian(
     >>> import jax.numpy as jnp, dynwarp as dw
     >>> l = dw.learning
     >>> J = l.mode_jacobian(l.BPTT(), l.Teacher(1.0, 1.0, 0.6), jnp.array([1.0, 1.0, 0.6]))
-    >>> print(jnp.trace(J).round(6))
+    >>> print(f"{jnp.trace(J):.6f}")
     -8.312988
     """
     state = jnp.asarray(state)
@@ -88,7 +88,7 @@ def mode_jacobian(
 
 
 def stability(rule: AbstractRule, teacher: Teacher, s: Float[Array, "..."], *, tolerance: float = 1e-9) -> Stability:
-    """Eigenvalues and class of the optimum (s, p/s, w*) under a rule, in closed form for every rule at an infinite horizon.
+    """Eigenvalues and class of the optimum (s, p/s, w*), in closed form for every rule at an infinite horizon.
 
     **Arguments:**
 
@@ -146,7 +146,8 @@ def stability_map(rule_of, teacher: Teacher, s: Float[Array, " m"], values: Floa
 
     >>> import jax.numpy as jnp, dynwarp as dw
     >>> l = dw.learning
-    >>> grid = l.stability_map(lambda r: l.RFLO(r, 0.5), l.Teacher(1.0, 1.0, 0.6), jnp.array([-2.0, 1.0]), jnp.array([1.0]))
+    >>> s = jnp.array([-2.0, 1.0])
+    >>> grid = l.stability_map(lambda r: l.RFLO(r, 0.5), l.Teacher(1.0, 1.0, 0.6), s, jnp.array([1.0]))
     >>> print(grid.kind)
     [['unstable' 'stable']]
     """
