@@ -1,4 +1,4 @@
-"""Polyhedra {s : G s <= g} of few dimensions: an interior point, extents, polygons; one or two dimensions in closed form."""
+"""Polyhedra {s : G s <= g}: interior points, extents, polygons; in one and two dimensions in closed form."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def clip_polygon(vertices: np.ndarray, a: np.ndarray, c: float) -> np.ndarray:
 
 
 def polygon(G: np.ndarray, g: np.ndarray, reach: float) -> np.ndarray:
-    """The vertices of a two-dimensional polyhedron that lies in |s| <= reach, in order, `(n, 2)`; none if it is empty."""
+    """The vertices of a polyhedron in the plane that lies in |s| <= reach, in order, `(n, 2)`; none if empty."""
     vertices = reach * np.array([[-1.0, -1.0], [1.0, -1.0], [1.0, 1.0], [-1.0, 1.0]])
     for a, c in zip(G, g):
         vertices = clip_polygon(vertices, a, c)
@@ -119,7 +119,7 @@ def tight(G: np.ndarray, g: np.ndarray, reach: float) -> np.ndarray:
         kept = np.ones(len(g), bool)
     # Of equal normals the tightest stays.
     seen: dict[bytes, int] = {}
-    for i in np.flatnonzero(kept):
+    for i in np.flatnonzero(kept).tolist():
         name = np.round(G[i], 12).tobytes()
         if name in seen:
             looser = i if g[i] >= g[seen[name]] else seen[name]

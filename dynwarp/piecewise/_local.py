@@ -1,4 +1,4 @@
-"""Local invariant manifolds of a cycle: the largest sets that the local affine maps never carry out of their regions."""
+"""Local invariant manifolds: the largest sets that the affine maps of a cycle never carry out of their regions."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import numpy as np
 from dynwarp._linalg import ordered_schur
 from dynwarp.errors import ArgumentError
 from dynwarp.piecewise._cycle import Cycle
-from dynwarp.piecewise._host import Box, HostMap, borders
 from dynwarp.piecewise._halfspaces import maximum, normalise, polygon, tight
+from dynwarp.piecewise._host import Box, HostMap, borders
 
 Kind = Literal["stable", "unstable"]
 
@@ -129,9 +129,9 @@ def _dominant(chain, threshold, dimension):
 def local_manifold(f: HostMap, cycle: Cycle, kind: Kind, box: Box) -> LocalManifold:
     """The local manifolds at all points of a hyperbolic cycle with no point on a border.
 
-    W^s_loc(p_i): all z in p_i + E^s whose orbit under the affine maps of the itinerary stays in its regions; W^u_loc the
-    same with the inverse on E^u. In one dimension an interval in closed form, in more a polyhedron, found by adding the
-    constraints of later and later steps until they say nothing new. What is unbounded is cut at the box.
+    W^s_loc(p_i): all z in p_i + E^s whose orbit under the affine maps of the itinerary stays in its regions; W^u_loc
+    the same with the inverse on E^u. In one dimension an interval in closed form, in more a polyhedron, found by adding
+    the constraints of later and later steps until they say nothing new. What is unbounded is cut at the box.
 
     **Source:** Gilbert and Tan, IEEE Trans. Automat. Contr. 36 (1991) 1008, for the maximal output admissible set.
     """

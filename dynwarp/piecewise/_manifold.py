@@ -44,8 +44,8 @@ class Manifold(eqx.Module):
     - `truncated`: whether something was left out or cut; `limits` says by what: `"pieces"`, `"length"`, `"box"` (the
       box given), `"unbounded"` (a large box that cuts what is unbounded), `"regions"` (not all regions are known).
     - `box`: the `(lower, upper)` in force.
-    - `result`: `successful`, or `max_steps_reached` where the constraints of a local manifold never ended, so that it, and
-      all that grows from it, is an inner bound.
+    - `result`: `successful`, or `max_steps_reached` where the constraints of a local manifold never ended, so that it,
+      and all that grows from it, is an inner bound.
 
     Everything is on the host, in numpy.
     """
@@ -85,7 +85,7 @@ class Manifold(eqx.Module):
             return np.split(self.lines.vertices, np.cumsum(self.line_sizes)[:-1]) if self.line_sizes else []
         if any(piece.basis.shape[1] != 2 for piece in self.polyhedra):
             raise ArgumentError(
-                f"`vertices` exist for pieces of one or two dimensions; these have {self.dimension}: use `pieces` or `sample`."
+                f"`vertices` need one or two dimensions; this has {self.dimension}: use `pieces` or `sample`."
             )
         return [piece.center + polygon(piece.G, piece.g, self._reach) @ piece.basis.T for piece in self.polyhedra]
 
@@ -113,8 +113,8 @@ class Manifold(eqx.Module):
     def sample(self, key: PRNGKey, n: int, *, box=None) -> Float[Array, "n M"]:
         """Random points of the manifold, `(n, M)`, where asked for inside a `box`.
 
-        Uniform by length or area in one and two dimensions. In more, a piece is drawn at random and a point of it by hit
-        and run.
+        Uniform by length or area in one and two dimensions. In more, a piece is drawn at random and a point of it by
+        hit and run.
 
         **Raises:** `ArgumentError` where the manifold has no piece, or none is met inside the box.
         """
@@ -136,22 +136,22 @@ class Manifold(eqx.Module):
         raise ArgumentError(f"Manifold.sample: too little of the manifold lies inside `box` {box!r}.")
 
     def distance(self, points: Float[Array, "n M"]) -> Float[Array, " n"]:
-        """The distance of points `(n, M)` or `(M,)` to the manifold, exact: to segments or, by a least-distance program,
-        to polyhedra. Infinity where there is no piece. Cost: bounded by boxes around pieces, not all are looked at.
+        """The exact distance of points `(n, M)` or `(M,)` to the manifold (host).
+
+        To segments in closed form, to polyhedra by a least-distance program each. Infinity where there is no piece.
 
         **Source:** Lawson and Hanson, Solving Least Squares Problems (1974), chapter 23, for polyhedra.
         """
-        points = np.asarray(points, np.float64)
-        single = points.ndim == 1
-        points = np.atleast_2d(points)
-        check_shape(points, "points", ("n", self.cycle.points.shape[1]), caller="Manifold.distance")
-        check_finite(points, "points", caller="Manifold.distance")
+        single = np.ndim(points) == 1
+        given = np.atleast_2d(np.asarray(points, np.float64))
+        check_shape(given, "points", ("n", self.cycle.points.shape[1]), caller="Manifold.distance")
+        check_finite(given, "points", caller="Manifold.distance")
         if not self.number_of_pieces:
-            distances = np.full(len(points), np.inf)
+            distances = np.full(len(given), np.inf)
         elif self.lines is not None:
-            distances = _distance_to_lines(points, self.lines)
+            distances = _distance_to_lines(given, self.lines)
         else:
-            distances = np.array([min(distance_to_piece(x, piece) for piece in self.polyhedra) for x in points])
+            distances = np.array([min(distance_to_piece(x, piece) for piece in self.polyhedra) for x in given])
         return jnp.asarray(distances[0] if single else distances)
 
     @property
@@ -160,7 +160,7 @@ class Manifold(eqx.Module):
 
     def _lines(self, what: str) -> Lines:
         if self.lines is None:
-            raise ArgumentError(f"`{what}` is that of a one-dimensional manifold; this has dimension {self.dimension}.")
+            raise ArgumentError(f"`{what}` belongs to a manifold of one dimension, not of {self.dimension}.")
         return self.lines
 
     def _drawer(self, generator, box):
@@ -173,32 +173,36 @@ class Manifold(eqx.Module):
             if not weights.sum() > 0:
                 raise ArgumentError(f"Manifold.sample: no part of the manifold lies inside `box` {box!r}.")
 
-            def draw(n):
-                which = generator.choice(len(a), size=n, p=weights / weights.sum())
-                return a[which] + generator.uniform(size=(n, 1)) * (b[which] - a[which])
-
-            return draw
+            return lambda n: _on_segments(generator, a, b, weights / weights.sum(), n)
         if all(piece.basis.shape[1] == 2 for piece in self.polyhedra):
-            corners = [polygon(piece.G, piece.g, self._reach) for piece in self.polyhedra]
-            # Triangles from the first corner of each piece.
-            triangles = [(i, c[0], c[j], c[j + 1]) for i, c in enumerate(corners) for j in range(1, len(c) - 1)]
-            index = np.array([t[0] for t in triangles])
-            first, second, third = (np.array([t[j] for t in triangles]) for j in (1, 2, 3))
-            u, v = second - first, third - first
-            stretch = np.array([np.sqrt(max(np.linalg.det(p.basis.T @ p.basis), 0.0)) for p in self.polyhedra])
-            weights = np.abs(u[:, 0] * v[:, 1] - u[:, 1] * v[:, 0]) * stretch[index]
-            centres = np.stack([piece.center for piece in self.polyhedra])
-            bases = np.stack([piece.basis for piece in self.polyhedra])
-
-            def draw(n):
-                which = generator.choice(len(triangles), size=n, p=weights / weights.sum())
-                x, y = generator.uniform(size=(2, n, 1))
-                x, y = np.where(x + y > 1, 1 - x, x), np.where(x + y > 1, 1 - y, y)
-                s = first[which] + x * u[which] + y * v[which]
-                return centres[index[which]] + np.einsum("nij,nj->ni", bases[index[which]], s)
-
-            return draw
+            return _on_polygons(generator, self.polyhedra, self._reach)
         return lambda n: _hit_and_run(generator, self.polyhedra, n, self._reach)
+
+
+def _on_segments(generator, a, b, weights, n):
+    which = generator.choice(len(a), size=n, p=weights)
+    return a[which] + generator.uniform(size=(n, 1)) * (b[which] - a[which])
+
+
+def _on_polygons(generator, pieces, reach):
+    corners = [polygon(piece.G, piece.g, reach) for piece in pieces]
+    # Triangles from the first corner of each piece.
+    triangles = [(i, c[0], c[j], c[j + 1]) for i, c in enumerate(corners) for j in range(1, len(c) - 1)]
+    index = np.array([triangle[0] for triangle in triangles])
+    first, second, third = (np.array([triangle[j] for triangle in triangles]) for j in (1, 2, 3))
+    u, v = second - first, third - first
+    stretch = np.array([np.sqrt(max(np.linalg.det(p.basis.T @ p.basis), 0.0)) for p in pieces])
+    weights = np.abs(u[:, 0] * v[:, 1] - u[:, 1] * v[:, 0]) * stretch[index]
+    centres, bases = np.stack([piece.center for piece in pieces]), np.stack([piece.basis for piece in pieces])
+
+    def draw(n):
+        which = generator.choice(len(triangles), size=n, p=weights / weights.sum())
+        x, y = generator.uniform(size=(2, n, 1))
+        x, y = np.where(x + y > 1, 1 - x, x), np.where(x + y > 1, 1 - y, y)
+        s = first[which] + x * u[which] + y * v[which]
+        return centres[index[which]] + np.einsum("nij,nj->ni", bases[index[which]], s)
+
+    return draw
 
 
 def _clip_to_box(a, b, lower, upper):
@@ -276,7 +280,6 @@ def distance_to_piece(x: np.ndarray, piece: Piece) -> float:
     scale = np.maximum(scale, 1e-9 * max(scale.max(initial=0.0), 1e-300))
     offset = x - piece.center
     inner = u.T @ offset
-    away2 = max(float(offset @ offset - inner @ inner), 0.0)
     off = offset - u @ inner
     away2 = float(off @ off)
     # y = scale vt s - inner: the least |y| with rows y <= levels.

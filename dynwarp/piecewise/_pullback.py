@@ -39,7 +39,7 @@ class Regions:
 
 
 def _bounds(W, h, box: Box):
-    """Bounds on {W[r] z + h[r] >= 0} inside the box, `(R, M)` twice, by propagating each row; and which are not empty."""
+    """Bounds on {W[r] z + h[r] >= 0} inside the box, `(R, M)` twice, row by row; and which may hold a point."""
     count = len(W)
     lower, upper = np.tile(box.lower, (count, 1)), np.tile(box.upper, (count, 1))
     for _ in range(3):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
+import jax
 import numpy as np
 
 from dynwarp._checks import check_choice, check_positive, check_positive_integer
@@ -38,13 +39,14 @@ def trace_manifold(
 ) -> Manifold:
     """The stable or unstable manifold of a cycle, in exact pieces (host).
 
-    Every piece is polyhedral. It starts from the local manifolds of all points of the cycle: the largest sets of p + E that
-    the local affine maps (W^u: their inverses) never carry out of the regions of the cycle.
+    Every piece is polyhedral. It starts from the local manifolds of all points of the cycle: the largest sets of p + E
+    that the local affine maps (W^u: their inverses) never carry out of the regions of the cycle.
 
     - W^u of one dimension: `iterations` images of polylines, a vertex inserted at each border before each step.
     - W^u of more: images of polyhedra in the coordinates of the local manifold, split at the borders.
     - W^s of one dimension: `iterations` preimages of polylines by all branches of the inverse.
-    - W^s of more, or `method="polyhedra"`: constraints pulled back through the forward map, so that Jacobians may be singular.
+    - W^s of more, or `method="polyhedra"`: constraints pulled back through the forward map, so that Jacobians may be
+      singular.
 
     **Arguments:**
 
@@ -64,8 +66,8 @@ def trace_manifold(
     `truncated`. Cost: W^u lines 2 10^5 vertices a second; W^s in proportion to pieces times regions, one small linear
     program for each pair that bounds do not exclude in more than two dimensions.
 
-    **Raises:** `ArgumentError` for a cycle that is nonhyperbolic, on a border, no cycle of this map, or without a direction
-    of this kind; `ModelError`, `PrecisionError`, `NonFiniteError`.
+    **Raises:** `ArgumentError` for a cycle that is nonhyperbolic, on a border, no cycle of this map, or without a
+    direction of this kind; `ModelError`, `PrecisionError`, `NonFiniteError`.
 
     **Source:** the exact counterpart of Eisenmann et al., ICLR (2026), arXiv:2510.03814, algorithm 1.
 
@@ -159,8 +161,8 @@ def check_cycle(f: HostMap, cycle: Any, kind: Kind, *, caller: str) -> np.ndarra
     if cycle.kind == "nonhyperbolic":
         moduli = np.abs(np.asarray(cycle.multipliers))
         raise ArgumentError(
-            f"{caller}: `cycle` must be hyperbolic; it has a multiplier on the unit circle (moduli {np.sort(moduli)[::-1]}), and "
-            "its center manifold is neither stable nor unstable."
+            f"{caller}: `cycle` must be hyperbolic; it has a multiplier on the unit circle (moduli "
+            f"{np.sort(moduli)[::-1]}), and its center manifold is neither stable nor unstable."
         )
     residual = np.abs(f.step(points) - np.roll(points, -1, axis=0)).max()
     if not residual <= 1e-8 * (1 + np.abs(points).max()):
@@ -181,8 +183,6 @@ def check_cycle(f: HostMap, cycle: Any, kind: Kind, *, caller: str) -> np.ndarra
 
 def _patterns(form, max_regions: int, limits: set[str]) -> np.ndarray:
     """The patterns of all regions, or of those a sample finds where there are too many."""
-    import jax
-
     regions = enumerate_regions(form, max_regions=max_regions, key=jax.random.key(0))
     if not regions.complete:
         limits.add("regions")

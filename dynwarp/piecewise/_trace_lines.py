@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import equinox as eqx
 import numpy as np
+from jaxtyping import Array
 
 from dynwarp.piecewise._host import ZERO, Box, HostMap, borders
 from dynwarp.piecewise._local import LocalManifold
@@ -24,16 +25,16 @@ class Level(eqx.Module):
     - `region`: for W^s, the row of the manifold's `patterns` that tells the branch of the inverse; zeros for W^u.
     """
 
-    left: np.ndarray
-    right: np.ndarray
-    border: np.ndarray
-    region: np.ndarray
+    left: np.ndarray | Array
+    right: np.ndarray | Array
+    border: np.ndarray | Array
+    region: np.ndarray | Array
 
 
 class Lines(NamedTuple):
     """Polylines, one after the other: `joined[i]` tells whether vertices i and i + 1 are the ends of a segment.
 
-    `on_cycle` marks the images of cycle points, at which a piece goes on; `itinerary` numbers the origin of vertices.
+    `on_cycle` marks the images of cycle points, at which a piece goes on.
     """
 
     vertices: np.ndarray
@@ -54,7 +55,7 @@ class Lines(NamedTuple):
 
 
 def local_lines(local: LocalManifold) -> Lines:
-    """The local manifolds as polylines end, point, end; a point at its own end stands once."""
+    """The local manifolds as polylines: end, point, end."""
     vertices, joined, on_cycle = [], [], []
     for point, basis, (low, high) in zip(local.points, local.bases[:, :, 0], local.ends):
         vertices += [point + low.at * basis, point, point + high.at * basis]
@@ -64,7 +65,7 @@ def local_lines(local: LocalManifold) -> Lines:
 
 
 def push(f: HostMap, lines: Lines, box: Box, at_ends: np.ndarray | None) -> tuple[Lines, Level, bool]:
-    """One image under the map: a vertex is inserted at every crossing of a border, set exactly on it, and all are mapped.
+    """One image under the map: a vertex is inserted, exactly, at every crossing of a border, and all are mapped.
 
     `at_ends`, `(n,)`: the border on which a vertex is known to lie, -1 for none. Segments outside a given box go.
     """
@@ -221,7 +222,7 @@ def _clip(ya, yb, signs, W, h):
 
 
 def _collapsed(lines, start, branches, r, signs, W, h) -> _Edges:
-    """The preimage where the Jacobian has a kernel: of the one point of a segment in its image, a line along the kernel."""
+    """The preimage where the Jacobian has a kernel: of the one point of a segment in its image, a line."""
     a, b = lines.vertices[start], lines.vertices[start + 1]
     normal = branches.left_kernels[r]
     va, vb = (a - branches.offsets[r]) @ normal, (b - branches.offsets[r]) @ normal
