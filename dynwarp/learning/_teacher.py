@@ -36,7 +36,7 @@ class Teacher(eqx.Module):
     def __init__(self, a, b, w):
         self.a, self.b, self.w = as_strength(a, "a"), as_strength(b, "b"), as_strength(w, "w")
         for value, name in ((self.a, "a"), (self.b, "b"), (self.w, "w")):
-            check_finite(value, name, caller="Teacher")
+            check_finite(jnp.atleast_1d(value), name, caller="Teacher")
         try:
             np.broadcast_shapes(self.a.shape, self.b.shape, self.w.shape)
         except ValueError:
