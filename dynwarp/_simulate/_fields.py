@@ -13,7 +13,7 @@ import numpy as np
 from dynwarp._checks import check_shape
 from dynwarp._results import RESULTS
 from dynwarp._simulate._scan import draw, match_dtype
-from dynwarp.models._recurrence import chunked_scan
+from dynwarp.models._recurrence import checkpointed_scan
 
 
 class VectorField(eqx.Module):
@@ -85,8 +85,10 @@ def _moved(t, where, towards, dtype):
 
 
 @eqx.filter_jit
-def solve_fixed(model, inputs, state0, plan: StepPlan, solver, chunk: int | None, noise, key) -> jax.Array:
-    """The saved states of a plan, without the first: by RK4, or by the steps of a diffrax solver."""
+def solve_fixed(
+    model, inputs, state0, plan: StepPlan, solver, chunk: int | None, last_only: bool, noise, key
+) -> jax.Array:
+    """The saved states of a plan, without the first, or the last alone: by RK4, or by the steps of a diffrax solver."""
     field = VectorField(model, inputs)
     state0 = match_dtype(lambda state: field(plan.left[0, 0], state), state0, model)
     terms = diffrax.ODETerm(field)  # pyright: ignore[reportArgumentType]
@@ -106,8 +108,8 @@ def solve_fixed(model, inputs, state0, plan: StepPlan, solver, chunk: int | None
 
     index = jnp.arange(plan.length.size, dtype=jnp.int32).reshape(plan.length.shape)
     xs = (index, plan.left, plan.right, plan.length)
-    states = chunked_scan(outer, state0, xs, len(index), chunk=chunk, checkpoint=True)
-    return states if plan.saved is None else states[np.asarray(plan.saved)]
+    states = checkpointed_scan(outer, state0, xs, len(index), chunk=chunk, last_only=last_only)
+    return states if last_only or plan.saved is None else states[np.asarray(plan.saved)]
 
 
 def _rk4(field, left, right, length, state):

@@ -11,12 +11,12 @@ import jax
 import jax.numpy as jnp
 
 from dynwarp.errors import ModelError
-from dynwarp.models._recurrence import chunked_scan
+from dynwarp.models._recurrence import checkpointed_scan
 
 
 @eqx.filter_jit
-def scan_map(model, state0, inputs, steps: int, chunk: int | None, noise, key) -> jax.Array:
-    """The states after each step of a map, `(steps, n)`; with a `chunk`, checkpointed."""
+def scan_map(model, state0, inputs, steps: int, chunk: int | None, last_only: bool, noise, key) -> jax.Array:
+    """The states after each step of a map, `(steps, n)`, or the last, `(n,)`; with a `chunk`, checkpointed."""
     noise_key, model_key = (key, key) if key is None else jax.random.split(key)
     keyed = key is not None and getattr(model, "stochastic", False)
 
@@ -30,7 +30,7 @@ def scan_map(model, state0, inputs, steps: int, chunk: int | None, noise, key) -
     first = None if inputs is None else jnp.zeros(inputs.shape[1:], inputs.dtype)
     state0 = match_dtype(lambda state: model(state, first, step=index), state0, model)
     xs = (jnp.arange(steps, dtype=jnp.int32), inputs)
-    return chunked_scan(step, state0, xs, steps, chunk=chunk, checkpoint=True)
+    return checkpointed_scan(step, state0, xs, steps, chunk=chunk, last_only=last_only)
 
 
 @eqx.filter_jit

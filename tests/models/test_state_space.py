@@ -10,7 +10,7 @@ import pytest
 
 import dynwarp as dw
 from dynwarp.models._diagonal import discretise, legs_normal_part
-from dynwarp.models._recurrence import chunked_scan, fft_length
+from dynwarp.models._recurrence import checkpointed_scan, chunked_scan, fft_length
 
 m = dw.models
 LENGTH = 37  # no power of two, no multiple of the block
@@ -380,17 +380,18 @@ def test_fft_length_holds_a_linear_convolution():
         assert 2 * length - 1 <= fft_length(length) <= 4 * length
 
 
-@pytest.mark.parametrize(("chunk", "checkpoint"), [(None, False), (1, True), (4, False), (5, True), (13, True)])
-def test_chunked_scan_is_the_scan(chunk, checkpoint):
+@pytest.mark.parametrize("chunk", [None, 1, 4, 13, 20])
+def test_chunked_scans_are_the_scan(chunk):
     xs = jax.random.normal(jax.random.key(0), (13, 2))
 
-    def states(state0, xs):
-        return chunked_scan(
-            lambda h, x: jnp.tanh(h + x), state0, xs, 13, chunk=chunk, prepare=jnp.sin, checkpoint=checkpoint
-        )
-
     expected = jax.lax.scan(lambda h, x: (jnp.tanh(h + jnp.sin(x)),) * 2, jnp.zeros(2), xs)[1]
-    np.testing.assert_allclose(states(jnp.zeros(2), xs), expected, atol=1e-15)
+    prepared = chunked_scan(lambda h, x: jnp.tanh(h + x), jnp.zeros(2), xs, 13, chunk=chunk, prepare=jnp.sin)
+    np.testing.assert_allclose(prepared, expected, atol=1e-15)
+    for last_only, want in [(False, expected), (True, expected[-1])]:
+        got = checkpointed_scan(
+            lambda h, x: jnp.tanh(h + jnp.sin(x)), jnp.zeros(2), xs, 13, chunk=chunk, last_only=last_only
+        )
+        np.testing.assert_allclose(got, want, atol=1e-15)
 
 
 # ---- Bad input.

@@ -89,6 +89,8 @@ def test_a_linear_field_is_the_matrix_exponential(linear, options, tolerance):
     assert states.shape == (5, 2)
     np.testing.assert_array_equal(states[0], START)
     np.testing.assert_allclose(states, _exact(linear, TS), atol=tolerance)
+    last = dw.simulate(linear, jnp.asarray(START), ts=TS, last_only=True, **options)
+    np.testing.assert_allclose(last, _exact(linear, TS)[-1], atol=tolerance)
 
 
 def test_rk4_has_order_four():
@@ -119,6 +121,8 @@ def test_steps_with_dt_are_like_a_map(linear):
 def test_one_time_is_the_start(linear):
     for options in (dict(), dict(dt=0.1)):
         np.testing.assert_array_equal(dw.simulate(linear, jnp.asarray(START), ts=[3.0], **options), START[None])
+        last = dw.simulate(linear, jnp.asarray(START), ts=[3.0], last_only=True, **options)
+        np.testing.assert_array_equal(last, START)
 
 
 def test_float32(linear):
@@ -234,8 +238,8 @@ def test_other_adjoints_are_taken(linear):
 
     start = jnp.asarray(START)
     expected = jax.grad(loss)(start, None)
-    for adjoint in (diffrax.RecursiveCheckpointAdjoint(), diffrax.BacksolveAdjoint()):
-        np.testing.assert_allclose(jax.grad(loss)(start, adjoint), expected, atol=1e-5)
+    adjoint = diffrax.RecursiveCheckpointAdjoint()
+    np.testing.assert_allclose(jax.grad(loss)(start, adjoint), expected, atol=1e-10)
 
 
 def test_jit_and_vmap(linear):

@@ -209,6 +209,18 @@ def test_remat_changes_neither_values_nor_gradients(setting, remat):
     np.testing.assert_array_equal(dw.simulate(cell, state0, inputs, remat=remat), dw.simulate(cell, state0, inputs))
 
 
+@pytest.mark.parametrize("remat", [None, 4])
+def test_the_last_state_alone(setting, remat):
+    cell, state0, inputs = setting
+    np.testing.assert_array_equal(
+        dw.simulate(cell, state0, inputs, remat=remat, last_only=True), dw.simulate(cell, state0, inputs)[-1]
+    )
+    np.testing.assert_array_equal(dw.simulate(cell, state0, steps=0, remat=remat, last_only=True), state0)
+    linear = dw.models.LinearRNN(cell.W, cell.B, cell.W)
+    last = dw.simulate(linear, state0, inputs, remat=remat, last_only=True)
+    np.testing.assert_allclose(last, dw.simulate(linear, state0, inputs)[-1], rtol=1e-12)
+
+
 def test_chunks_of_remat():
     assert [chunk_size("sqrt", n) for n in (0, 1, 2, 4, 5, 4096)] == [1, 1, 2, 2, 3, 64]
     assert chunk_size(7, 100) == 7
@@ -228,8 +240,8 @@ def test_remat_needs_a_twentieth_of_the_memory():
     def temporary_bytes(remat):
         def loss(arrays, state0, inputs):
             cell = eqx.combine(arrays, static)
-            states = jax.vmap(lambda s, x: dw.simulate(cell, s, x, remat=remat)[-1])(state0, inputs)
-            return jnp.sum(states**2)
+            last = jax.vmap(lambda s, x: dw.simulate(cell, s, x, remat=remat, last_only=True))(state0, inputs)
+            return jnp.sum(last**2)
 
         compiled = jax.jit(jax.grad(loss)).lower(*shapes).compile()
         return compiled.memory_analysis().temp_size_in_bytes
@@ -369,6 +381,7 @@ def test_bidirectional_networks():
         (dict(steps=1, noise=0.1), errors.ArgumentError, "`key`"),
         (dict(steps=1, noise=-0.1, key=0), errors.ArgumentError, "-0.1"),
         (dict(steps=1, noise=jnp.ones(2), key=0), errors.ShapeError, "`noise`"),
+        (dict(steps=1, include_initial=True, last_only=True), errors.ArgumentError, "`last_only`"),
         (dict(steps=1, dt=0.1), errors.ArgumentError, "discrete time, without `dt`"),
         (dict(ts=jnp.arange(3.0)), errors.ArgumentError, "`ts`"),
     ],
@@ -394,5 +407,6 @@ def test_bad_models_are_named():
     with pytest.raises(errors.ModelError, match=r"Wrong must return a state, shape \(2,\); got \(1,\)"):
         dw.simulate(Wrong(2, 0), jnp.zeros(2), steps=1)
     linear = dw.models.LinearRNN(jnp.eye(1), jnp.ones((1, 1)), jnp.ones((1, 1)))
-    with pytest.raises(errors.ArgumentError, match="without `remat`"):
-        dw.simulate(linear, jnp.zeros(1), steps=1, mode="fft", remat=1)
+    for name, value in dict(remat=1, last_only=True).items():
+        with pytest.raises(errors.ArgumentError, match=f"without `{name}`"):
+            dw.simulate(linear, jnp.zeros(1), steps=1, mode="fft", **{name: value})
