@@ -17,7 +17,7 @@ from dynwarp.errors import ArgumentError
 from dynwarp.models import PiecewiseLinearMap
 from dynwarp.piecewise._as_map import as_map
 from dynwarp.piecewise._cycle import border_values
-from dynwarp.piecewise._jump import solve_lanes
+from dynwarp.piecewise._lanes import determinant_signs, solve_lanes
 
 _MAX_RELUS = 16
 # Up to this size the characteristic polynomial is safe, and far cheaper than eigenvalues.
@@ -55,7 +55,7 @@ class RegionFixedPoints(eqx.Module):
 
 
 def fixed_points_by_region(
-    map: Any, patterns: Bool[Array, "R H"] | None = None, *, capacity: int = 8, input: Input | None = None
+    map: Any, patterns: Bool[Array, "R H"] | None = None, *, capacity: int = 4, input: Input | None = None
 ) -> RegionFixedPoints:
     """The fixed points of a map in all its regions at once: pure, for use under jit and vmap over many maps.
 
@@ -99,18 +99,22 @@ def _fixed_points(form: PiecewiseLinearMap, patterns, capacity: int) -> RegionFi
     m, dtype = form.state_size, form.A.dtype
     gates = patterns.T.astype(dtype)
     # Regions stay in the last axis, where the processor's vectors are.
-    jacobians = form.A[..., None] + jnp.einsum("ih,hj,hr->ijr", form.W1, form.W2, gates)
+    jacobians = jnp.broadcast_to(form.A[..., None], (m, m, gates.shape[1]))
+    for h in range(len(gates)):
+        jacobians = jacobians + (form.W1[:, h, None] * form.W2[h])[..., None] * gates[h]
+    # Made once: fused into its several uses it would be made again in each.
+    jacobians = jax.lax.optimization_barrier(jacobians)
     offsets = (form.W1 * form.h2) @ gates + form.h1[:, None]
     eye = jnp.eye(m, dtype=dtype)[..., None]
-    points, singular, _ = solve_lanes(jnp.concatenate([eye - jacobians, offsets[:, None]], axis=1))
-    *_, signs = solve_lanes(jnp.concatenate([jacobians, jnp.zeros_like(offsets)[:, None]], axis=1))
+    points, singular = solve_lanes(jnp.concatenate([eye - jacobians, offsets[:, None]], axis=1))
+    signs = determinant_signs(jacobians)
     values, border = border_values(form, points.T)
     admissible = jnp.all(((values > 0) == patterns) | border, axis=1) & ~singular
 
     chosen = jnp.nonzero(admissible, size=capacity, fill_value=0)[0]
     count = jnp.sum(admissible)
     valid = jnp.arange(capacity) < count
-    n_unstable, hyperbolic = _stability(jnp.moveaxis(jacobians[:, :, chosen], -1, 0))
+    n_unstable, hyperbolic = _stability(jacobians[:, :, chosen])
     return RegionFixedPoints(
         jnp.where(valid[:, None], points[:, chosen].T, 0.0),
         patterns[chosen] & valid[:, None],
@@ -124,42 +128,41 @@ def _fixed_points(form: PiecewiseLinearMap, patterns, capacity: int) -> RegionFi
     )
 
 
-def _stability(jacobians: Float[Array, "C M M"]) -> tuple[Int[Array, " C"], Bool[Array, " C"]]:
+def _stability(jacobians: Float[Array, "M M C"]) -> tuple[Int[Array, " C"], Bool[Array, " C"]]:
     """The number of eigenvalues outside the unit circle, and whether none lies near it."""
-    m = jacobians.shape[-1]
+    m = len(jacobians)
     if m > _MAX_POLYNOMIAL:
-        moduli = jnp.abs(eigenvalues(jacobians))
+        moduli = jnp.abs(eigenvalues(jnp.moveaxis(jacobians, -1, 0)))
         return jnp.sum(moduli > 1, axis=1), jnp.all(jnp.abs(moduli - 1) > _MARGIN, axis=1)
     coefficients = _characteristic_polynomial(jacobians)
     inner, outer = (_count_inside(coefficients, radius) for radius in (1 - _MARGIN, 1 + _MARGIN))
     return m - outer, inner == outer
 
 
-def _characteristic_polynomial(a: Float[Array, "C M M"]) -> list[Float[Array, " C"]]:
+def _characteristic_polynomial(a: Float[Array, "M M C"]) -> list[Float[Array, " C"]]:
     """The coefficients of det(x - a), leading one first (Faddeev and Le Verrier)."""
-    m = a.shape[-1]
-    eye = jnp.eye(m, dtype=a.dtype)
-    coefficients, power = [jnp.ones(a.shape[0], a.dtype)], eye[None]
-    for i in range(1, m + 1):
-        # Sums rather than many small matrix products, so that lanes run side by side.
-        product = jnp.sum(a[:, :, :, None] * power[:, None], axis=2)
-        coefficients.append(-jnp.trace(product, axis1=1, axis2=2) / i)
-        power = product + coefficients[-1][:, None, None] * eye
+    eye = jnp.eye(len(a), dtype=a.dtype)[..., None]
+    coefficients, power = [jnp.ones(a.shape[-1], a.dtype)], jnp.broadcast_to(eye, a.shape)
+    for i in range(1, len(a) + 1):
+        product = jax.lax.optimization_barrier(jnp.sum(a[:, :, None] * power[None], axis=1))
+        coefficients.append(-jnp.sum(product * eye, axis=(0, 1)) / i)
+        power = product + coefficients[-1] * eye
     return coefficients
 
 
 def _count_inside(coefficients: list[Float[Array, " C"]], radius: float) -> Int[Array, " C"]:
-    """The number of zeros of modulus below the radius."""
-    poly = jnp.stack([c * radius**-i for i, c in enumerate(coefficients)])
-    grows = []
+    """The number of zeros of modulus below the radius (the recursion of Schur and Cohn)."""
+    poly = [c * radius**-i for i, c in enumerate(coefficients)]
+    leads = []
     while len(poly) > 1:
-        # On the circle p and its reverse have equal modulus: the larger end coefficient decides which of them the
-        # difference counts the zeros of, and one zero of the difference is at 0.
+        # On the circle a polynomial and its reverse have equal modulus: the larger end coefficient decides which of
+        # them has as many zeros inside as this combination, one of whose zeros is 0 and is divided out.
         lead, constant = poly[0], poly[-1]
-        grows.append(jnp.abs(lead) > jnp.abs(constant))
-        poly = (lead * poly - constant * poly[::-1])[:-1]
-        poly = poly / jnp.maximum(jnp.max(jnp.abs(poly), axis=0), jnp.finfo(poly.dtype).tiny)
-    inside = jnp.zeros(poly.shape[1], int)
-    for degree, grew in enumerate(reversed(grows), start=1):
-        inside = jnp.where(grew, 1 + inside, degree - 1 - inside)
+        leads.append(jnp.abs(lead) > jnp.abs(constant))
+        poly = [lead * c - constant * d for c, d in zip(poly[:-1], poly[:0:-1], strict=True)]
+        size = sum(jnp.abs(c) for c in poly)
+        poly = [c / jnp.where(size > 0, size, 1.0) for c in poly]
+    inside = jnp.zeros(coefficients[0].shape, int)
+    for degree, larger in enumerate(reversed(leads), start=1):
+        inside = jnp.where(larger, 1 + inside, degree - 1 - inside)
     return inside

@@ -10,13 +10,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from dynwarp._typing import Scalar
 from dynwarp.models import PiecewiseLinearMap
+from dynwarp.piecewise._lanes import solve_lanes
 
 # Condensed solutions lose digits: signs of preactivations smaller than this are left to the exact solve that follows.
 _LOOSE = 1e-7
-# Above this size LAPACK is faster than elimination across lanes.
-_MAX_ELIMINATION = 20
 
 
 class Evaluation(eqx.Module):
@@ -48,7 +46,7 @@ def jump(
     """T jumps of N searches: the itinerary of the orbit from a virtual cycle's point is the next itinerary.
 
     A search that found a cycle, went to infinity or made `patience` jumps goes on from `fresh`. Returns the state of
-    the searches, `(itineraries, age)`, and of every jump the itineraries, `(T, K, H, N)`, and which are cycles, `(T, N)`.
+    the searches, `(itineraries, age)`, and of every jump the itineraries, `(T, K, H, N)`, and which are cycles.
 
     **Source:** Eisenmann et al., NeurIPS (2023), arXiv:2310.17561, the mathematics of algorithm 1.
     """
@@ -79,7 +77,7 @@ def _evaluate(form: PiecewiseLinearMap, itineraries, order) -> Evaluation:
     identity = jnp.broadcast_to(jnp.eye(m, m + 1, dtype=dtype)[..., None], (m, m + 1, lanes))
     chain = jax.lax.fori_loop(0, order, compose, identity)
     system = jnp.concatenate([identity[:, :m] - chain[:, :m], chain[:, m:]], axis=1)
-    start, singular, _ = solve_lanes(system)
+    start, singular = solve_lanes(system)
 
     def follow(j, carry):
         z, visited, agrees = carry
@@ -103,43 +101,3 @@ def _multiply(matrix, stack):
     """matrix `(a, b)` times every lane of stack `(b, c, N)`, as one product."""
     b, c, lanes = stack.shape
     return (matrix @ stack.reshape(b, c * lanes)).reshape(matrix.shape[0], c, lanes)
-
-
-def solve_lanes(
-    system: Float[Array, "M L N"],
-) -> tuple[Float[Array, "M N"], Bool[Array, " N"], Float[Array, " N"]]:
-    """Solves `(M, M + 1, N)` augmented systems: solutions, whether each was singular, and the sign of its determinant.
-
-    Free unknowns of singular systems are 0.
-    """
-    m, _, lanes = system.shape
-    if m > _MAX_ELIMINATION:
-        matrix, right = jnp.moveaxis(system[:, :m], -1, 0), jnp.moveaxis(system[:, m], -1, 0)
-        solution = jnp.linalg.solve(matrix, right[..., None])[..., 0].T
-        return solution, ~jnp.all(jnp.isfinite(solution), axis=0), jnp.linalg.slogdet(matrix).sign
-    size = jnp.max(jnp.abs(system[:, :m]), axis=(0, 1))
-    tiny: Scalar = 1e-12 * size
-
-    # Gauss-Jordan with row pivoting; the rows stay where they are and `pivots` remembers whose they are. The sign counts
-    # the earlier rows below each pivot's: the inversions of the order in which rows were taken.
-    def eliminate(column, carry):
-        system, free, pivots, singular, sign = carry
-        entries = jax.lax.dynamic_index_in_dim(system, column, axis=1, keepdims=False)
-        magnitudes = jnp.where(free, jnp.abs(entries), -1.0)
-        best = jnp.max(magnitudes, axis=0)
-        at = jnp.argmax(magnitudes, axis=0)
-        good = best > tiny
-        row = (jnp.arange(m)[:, None] == at) & good
-        pivot = jnp.where(good, jnp.sum(jnp.where(row, entries, 0.0), axis=0), 1.0)
-        pivot_row = jnp.sum(jnp.where(row[:, None], system, 0.0), axis=0) / pivot
-        factors = jnp.where(row, entries - 1.0, entries)
-        system = system - jnp.where(good, factors, 0.0)[:, None] * pivot_row
-        pivots = jax.lax.dynamic_update_index_in_dim(pivots, row, column, 0)
-        inversions = jnp.sum(~free & (jnp.arange(m)[:, None] > at), axis=0)
-        sign = sign * jnp.where(good, jnp.sign(pivot) * jnp.where(inversions % 2 == 0, 1.0, -1.0), 0.0)
-        return system, free & ~row, pivots, singular | ~good, sign
-
-    shape = (jnp.ones((m, lanes), bool), jnp.zeros((m, m, lanes), bool), jnp.zeros(lanes, bool))
-    start = (system, *shape, jnp.ones(lanes, system.dtype))
-    system, _, pivots, singular, sign = jax.lax.fori_loop(0, m, eliminate, start)
-    return jnp.sum(jnp.where(pivots, system[:, m], 0.0), axis=1), singular, sign
