@@ -9,7 +9,11 @@ from jaxtyping import Array, Float
 
 from dynwarp._checks import check_positive_integer, check_shape
 from dynwarp.errors import SeriesError
+from dynwarp.metrics import power_spectrum_distance
 from dynwarp.training._reconstruction import Reconstruction, predict_standard
+
+# In bins of the spectrum: the harmonics of a beat stay apart, the noise between them does not count.
+_SMOOTHING = 2.0
 
 
 class ReconstructionScore(eqx.Module):
@@ -76,21 +80,6 @@ class ReconstructionScore(eqx.Module):
         _, free = jax.lax.scan(step, model.encode(values[0]), length=4 * length)
         low, high = jnp.min(seen, 0), jnp.max(seen, 0)
         bounded = jnp.all(jnp.abs(free - (low + high) / 2) <= self.bound * (high - low))
-        distance = jnp.mean(jax.vmap(_spectral_distance, 1)(seen, free[-length:]))
+        distance = power_spectrum_distance(seen, jnp.where(bounded, free[-length:], seen), smoothing=_SMOOTHING)
         score = error / persistence + distance
         return jnp.where(bounded & jnp.isfinite(score), score, jnp.inf)
-
-
-def _spectral_distance(x, y):
-    """The Hellinger distance between two smoothed, normalised power spectra."""
-    p, q = _spectrum(x), _spectrum(y)
-    return jnp.sqrt(jnp.maximum(1.0 - jnp.sum(jnp.sqrt(p * q)), 0.0))
-
-
-def _spectrum(x):
-    power = jnp.abs(jnp.fft.rfft((x - jnp.mean(x)) * jnp.hanning(x.size).astype(x.dtype))) ** 2
-    # A short kernel: two harmonics of a beat stay apart, the noise between them does not count.
-    kernel = jnp.hanning(7).astype(x.dtype)
-    smooth = jnp.convolve(power, kernel, mode="same")
-    total = jnp.sum(smooth)
-    return jnp.where(total > 0, smooth / jnp.where(total > 0, total, 1), 1.0 / smooth.size)
