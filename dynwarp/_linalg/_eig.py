@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Literal, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Complex, Float
@@ -24,8 +25,8 @@ def eigenvalues(
     - `a`: square matrices, `(..., n, n)`. A matrix with a NaN or an infinity has NaN eigenvalues.
     - `order`: what to sort by, decreasing.
 
-    **Returns:** complex, `(..., n)`. Differentiable both ways where the eigenvalues are simple; at a defective
-    eigenvalue no derivative exists and NaN or infinity comes out. Cost O(n^3).
+    **Returns:** complex, `(..., n)`. Differentiable both ways, to every order, where the eigenvalues are simple; at a
+    defective eigenvalue no derivative exists and NaN or infinity comes out. Cost O(n^3).
 
     **Example:**
 
@@ -38,11 +39,26 @@ def eigenvalues(
     check_choice(order, "order", ("modulus", "real"), caller="eigenvalues")
     # LAPACK must not see a NaN: it may loop. The matrix is replaced before, the answer after.
     good = jnp.all(jnp.isfinite(a), axis=(-2, -1))
-    values = jnp.linalg.eigvals(jnp.where(good[..., None, None], a, jnp.zeros((), a.dtype)))
+    values = _eigenvalues(jnp.where(good[..., None, None], a, jnp.zeros((), a.dtype)))
     values = jnp.where(good[..., None], values, jnp.asarray(jnp.nan, values.dtype))
     key = jnp.abs(values) if order == "modulus" else values.real
     # The sort is a permutation: the derivative goes through the gather and does not see the key.
     return jnp.take_along_axis(values, jnp.argsort(-key, axis=-1, stable=True), axis=-1)
+
+
+@jax.custom_jvp
+def _eigenvalues(a):
+    return jnp.linalg.eigvals(a)
+
+
+@_eigenvalues.defjvp
+def _eigenvalues_jvp(primals, tangents):
+    # dlambda = diag(V^-1 dA V) does not depend on how the columns of V are scaled, so that, unlike theirs, its own
+    # derivatives are safe: JAX's rule for eigenvalues alone stops at the first order.
+    (a,), (da,) = primals, tangents
+    _, vectors = jax.lax.linalg.eig(a, compute_left_eigenvectors=False, enable_eigvec_derivs=True)
+    moved = jnp.linalg.solve(vectors, da.astype(vectors.dtype) @ vectors)
+    return _eigenvalues(a), jnp.diagonal(moved, axis1=-2, axis2=-1)
 
 
 class OrderedSchur(NamedTuple):

@@ -64,7 +64,7 @@ def ridge_regression(
     known = concrete(ridge)
     if known is not None and not known >= 0:
         raise ArgumentError(f"ridge_regression: `ridge` must not be negative; got {ridge!r}.")
-    working = jnp.promote_types(default_float(), jnp.promote_types(features.dtype, targets.dtype))
+    working = default_float()
     if working != jnp.float64 and known is not None:
         floor = 10 * features.shape[1] * float(jnp.finfo(working).eps)
         known_features = concrete(features)

@@ -112,13 +112,16 @@ def _search(problem: Problem, candidates, method, tolerance, max_steps, merge_to
     def lane(candidate):
         guess = frozen.guess(candidate)
         if method == "newton":
-            flat, settled = _newton(frozen, guess, tolerance, max_steps), False
+            flat, settled = _newton(_residual, frozen, guess, tolerance, max_steps)[0], False
         else:
             flat, settled = _least_squares(frozen, guess, tolerance, max_steps)
         residual, result = _judge(frozen, candidate, flat, settled, tolerance)
         root = result == RESULTS.successful
         points = _attach(problem, flat, root).reshape(problem.period, -1)
-        multipliers = problem.multipliers(points)
+        # A lane that ended in NaN must not send one into the gradient of the others.
+        finite = jnp.all(jnp.isfinite(flat))
+        multipliers = problem.multipliers(jnp.where(finite, points, jnp.zeros((), points.dtype)))
+        multipliers = jnp.where(finite, multipliers, jnp.asarray(jnp.nan, multipliers.dtype))
         largest = multipliers[0].real if problem.field else jnp.abs(multipliers[0]) - 1
         return (points, multipliers, residual, root & (largest < 0)), result
 
@@ -130,47 +133,55 @@ def _search(problem: Problem, candidates, method, tolerance, max_steps, merge_to
     return Found(points, multipliers, residual, is_stable, representative, result)
 
 
-def _newton(problem, guess, tolerance, max_steps):
+def _newton(function, problem, guess, tolerance, max_steps):
+    """The end of Newton's method for function(y, problem) = 0, and whether it converged."""
     solver = optx.Newton(rtol=tolerance, atol=tolerance)
-    return optx.root_find(lambda y, p: p.residual(y), solver, guess, problem, max_steps=max_steps, throw=False).value
+    solution = optx.root_find(function, solver, guess, problem, max_steps=max_steps, throw=False)
+    return solution.value, solution.result == optx.RESULTS.successful
+
+
+def _residual(flat, problem):
+    return problem.residual(flat)
+
+
+def _speed_slope(flat, problem):
+    """The gradient of |G|^2 / 2."""
+    return jax.grad(lambda y: jnp.sum(problem.residual(y) ** 2) / 2)(flat)
 
 
 def _least_squares(problem, guess, tolerance, max_steps):
-    """The minimum of |G|^2, refined by Newton's method where it is a root, and whether it was reached.
+    """The minimum of |G|^2, and whether it was reached.
 
-    Worked in JAX's default precision: where x64 is on, optimistix's method does not take float32 problems.
+    Worked in JAX's default precision: where x64 is on, optimistix's method does not take float32 problems. Towards a
+    minimum above zero it creeps; Newton's method, for a root of G and for one of the slope of |G|^2, then takes over.
     """
-    working = jnp.promote_types(guess.dtype, default_float())
+    working = default_float()
     solver = optx.LevenbergMarquardt(rtol=tolerance.astype(working), atol=tolerance.astype(working))
     solution = optx.least_squares(
-        lambda y, p: p.residual(y),
+        _residual,
         solver,
         guess.astype(working),
         _map_floats(lambda x: x.astype(working), problem),
         max_steps=max_steps,
         throw=False,
     )
-    least = solution.value.astype(guess.dtype)
-    refined = _newton(problem, least, tolerance, 10)
-    before, after = (jnp.max(jnp.abs(problem.residual(y))) for y in (least, refined))
-    # Near a slow point Newton's step leaves for elsewhere.
-    near = jnp.max(jnp.abs(refined - least)) < 1e-2 * (1 + jnp.max(jnp.abs(least)))
-    flat = jnp.where(near & (after <= before), refined, least)
-    return flat, solution.result == optx.RESULTS.successful
+    flat, settled = solution.value.astype(guess.dtype), solution.result == optx.RESULTS.successful
+    for function in (_speed_slope, _residual):
+        refined, converged = _newton(function, problem, flat, tolerance, 20)
+        before, after = (jnp.max(jnp.abs(problem.residual(y))) for y in (flat, refined))
+        # It may also leave for elsewhere.
+        near = jnp.max(jnp.abs(refined - flat)) < 0.1 * (1 + jnp.max(jnp.abs(flat)))
+        better = near & (after <= before)
+        flat, settled = jnp.where(better, refined, flat), settled | (better & converged)
+    return flat, settled
 
 
 def _judge(problem, candidate, flat, settled, tolerance):
     """The residual of one lane, and what its last state is."""
-    value = problem.residual(flat)
-    matrix = jax.jacfwd(problem.residual)(flat)
-    residual = jnp.max(jnp.abs(value))
-    steepness = jnp.max(jnp.sum(jnp.abs(matrix), axis=1))
+    residual = jnp.max(jnp.abs(problem.residual(flat)))
+    steepness = jnp.max(jnp.sum(jnp.abs(jax.jacfwd(problem.residual)(flat)), axis=1))
     root = residual <= tolerance * steepness * (1 + jnp.max(jnp.abs(flat)))
-    # At a minimum of |G| that is no root, G is orthogonal to the range of its Jacobian.
-    slope = jnp.linalg.norm(matrix.T @ value)
-    scale = jnp.linalg.norm(matrix) * jnp.linalg.norm(value)
-    slow = settled | (slope <= jnp.finfo(flat.dtype).eps ** 0.25 * scale)
-    result = RESULTS.where(slow, RESULTS.slow_point, RESULTS.max_steps_reached)
+    result = RESULTS.where(settled, RESULTS.slow_point, RESULTS.max_steps_reached)
     result = RESULTS.where(root, RESULTS.successful, result)
     result = RESULTS.where(jnp.all(jnp.isfinite(flat)) & jnp.isfinite(residual), result, RESULTS.diverged)
     return residual, RESULTS.where(jnp.all(jnp.isfinite(candidate)), result, RESULTS.non_finite)
@@ -178,8 +189,13 @@ def _judge(problem, candidate, flat, settled, tolerance):
 
 def _attach(problem, flat, root):
     """The found point with the derivatives of the implicit function theorem; none where the search failed."""
+
+    def residual(y):
+        # Zero is a state like any other; NaN is not.
+        return jnp.where(root, problem.residual(jnp.where(root, y, jnp.zeros((), y.dtype))), y - flat)
+
     return jax.lax.custom_root(
-        lambda y: jnp.where(root, problem.residual(y), y - flat),
+        residual,
         flat,
         lambda _, y: y,
         lambda linear, b: jnp.linalg.solve(jax.jacobian(linear)(b), b),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from dynwarp._checks import check_finite, check_shape
 from dynwarp.dynamics._stepping import as_floating
@@ -19,7 +20,7 @@ def check_pair(true, generated, caller: str) -> tuple[jax.Array, jax.Array]:
             raise SeriesError(f"{caller}: `{name}` must have at least 2 time steps; got {series.shape[0]}.")
     check_finite(true, "true", caller=caller)
     true, generated = as_floating(true), as_floating(generated)
-    dtype = jnp.promote_types(true.dtype, generated.dtype)
+    dtype = np.promote_types(true.dtype, generated.dtype)
     return true.astype(dtype), generated.astype(dtype)
 
 
