@@ -18,6 +18,7 @@ from jaxtyping import Array, Float
 
 from dynwarp._checks import check_choice, check_finite, check_positive_integer, check_shape
 from dynwarp.errors import ArgumentError, ModelError, ShapeError
+from dynwarp.learning._descent import descend
 from dynwarp.learning._propagators import Reach
 from dynwarp.learning._rules import AbstractRule
 from dynwarp.learning._units import recurrent_name
@@ -192,8 +193,7 @@ def column_space_drift(optimizer: optax.GradientTransformation, *, steps: int = 
     weight, state = start, optimizer.init(start)
     for _ in range(steps):
         gradient = jnp.asarray(np.outer(u, draw.standard_normal(8)))
-        updates, state = optimizer.update(gradient, state, weight)
-        weight = jnp.asarray(optax.apply_updates(weight, updates))
+        weight, state = descend(optimizer, gradient, state, weight)
     change = np.asarray(weight - start)
     outside = change - np.outer(u, u @ change) / (u @ u)
     return float(np.linalg.norm(outside) / np.linalg.norm(change))

@@ -11,10 +11,11 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float
 
-from dynwarp._checks import check_positive_integer
+from dynwarp._checks import check_positive, check_positive_integer
 from dynwarp._results import RESULTS
 from dynwarp._typing import Inputs, PRNGKey, Scalar, State
 from dynwarp.errors import ArgumentError
+from dynwarp.learning._descent import descend
 from dynwarp.learning._engine import check_sequence, emit, send
 from dynwarp.learning._expected_update import expected_loss, expected_update
 from dynwarp.learning._rules import AbstractRule
@@ -30,10 +31,10 @@ class ExpectedTraining(eqx.Module):
 
     **Attributes:**
 
-    - `student`: after the last step; NaN or infinite where it diverged.
+    - `student`: after the last step; a run that diverged stays where its loss first passed the limit.
     - `losses`: the expected loss before every `record_every`-th step and after the last,
       `(steps // record_every + 1,)`.
-    - `result`: `RESULTS.successful`, or `RESULTS.diverged` where the last loss is not finite.
+    - `result`: `RESULTS.successful`, or `RESULTS.diverged` where the loss passed `give_up` times the first.
     """
 
     student: LinearRNN
@@ -109,6 +110,7 @@ def train_on_expectation(
     optimizer: optax.GradientTransformation,
     horizon: int | None = None,
     record_every: int = 1,
+    give_up: float = 1e3,
 ) -> ExpectedTraining:
     """Trains a linear student on the exact expectation of a rule's updates: no sampling noise at all.
 
@@ -118,6 +120,7 @@ def train_on_expectation(
     - `steps`: of the optimiser.
     - `optimizer`: from optax; `optax.sgd(eta)` is Euler's method for the flow at t = eta times the step.
     - `record_every`: steps between two losses; it must divide `steps`.
+    - `give_up`: a run whose loss exceeds this many times its first one, or is not finite, has diverged and stops there.
 
     **Returns:** an [`ExpectedTraining`][dynwarp.learning.ExpectedTraining]; nothing is raised for runs that diverge,
     which are results here. Seeds: `eqx.filter_vmap` over students.
@@ -142,25 +145,29 @@ def train_on_expectation(
         raise ArgumentError(
             f"train_on_expectation: `record_every` must divide `steps`; got {record_every} and {steps}."
         )
-    return _expected(rule, student, teacher, optimizer, horizon, steps // record_every, record_every)
+    check_positive(give_up, "give_up", caller="train_on_expectation")
+    return _expected(rule, student, teacher, optimizer, horizon, steps // record_every, record_every, give_up)
 
 
 @eqx.filter_jit
-def _expected(rule, student, teacher, optimizer, horizon, records, record_every):
-    def step(_, carry):
+def _expected(rule, student, teacher, optimizer, horizon, records, record_every, give_up):
+    limit = give_up * expected_loss(student, teacher, horizon=horizon)
+
+    def step(carry, _):
         student, state = carry
+        loss = expected_loss(student, teacher, horizon=horizon)
         update = expected_update(rule, student, teacher, horizon=horizon)
         gradient = eqx.tree_at(lambda m: (m.W, m.B, m.A), student, tuple(update))
-        updates, state = optimizer.update(gradient, state, student)
-        return optax.apply_updates(student, updates), state
+        new = descend(optimizer, gradient, state, student)
+        return jax.tree.map(lambda new, old: jnp.where(loss <= limit, new, old), new, carry), loss
 
     def record(carry, _):
-        loss = expected_loss(carry[0], teacher, horizon=horizon)
-        return jax.lax.fori_loop(0, record_every, step, carry), loss
+        carry, losses = jax.lax.scan(step, carry, length=record_every)
+        return carry, losses[0]
 
     (student, _), losses = jax.lax.scan(record, (student, optimizer.init(student)), length=records)
     last = expected_loss(student, teacher, horizon=horizon)
-    result = RESULTS.where(jnp.isfinite(last), RESULTS.successful, RESULTS.diverged)
+    result = RESULTS.where(last <= limit, RESULTS.successful, RESULTS.diverged)
     return ExpectedTraining(student, jnp.append(losses, last), result)
 
 
@@ -228,8 +235,7 @@ def _on_samples(rule, model, readout, sample, optimizer, key, loss, state0, step
         keys = jax.random.split(jax.random.fold_in(key, i), batch_size)
         values, gradients = eqx.filter_vmap(one, in_axes=(None, None, 0))(*eqx.combine(parameters, rest), keys)
         gradient = jax.tree.map(lambda g: jnp.mean(g, axis=0), gradients)
-        updates, state = optimizer.update(gradient, state, parameters)
-        return (eqx.apply_updates(parameters, updates), state), jnp.mean(values)
+        return descend(optimizer, gradient, state, parameters), jnp.mean(values)
 
     carry = (parameters, optimizer.init(parameters))
     (parameters, state), losses = jax.lax.scan(step, carry, jnp.arange(steps))
@@ -298,8 +304,8 @@ def _online(rule, model, readout, inputs, targets, state0, optimizer, loss, opti
         state = advance(model, state, Moment(state, input, index))
         value, error, of_readout = _output_error(readout, state, input, target, loss)
         gradient = (trace.gradient(model, send(rule.feedback, readout, state, input, error)), of_readout)
-        updates, optimizer_state = optimizer.update(gradient, optimizer_state, parameters)
-        return (eqx.apply_updates(parameters, updates), optimizer_state, state, trace), value
+        parameters, optimizer_state = descend(optimizer, gradient, optimizer_state, parameters)
+        return (parameters, optimizer_state, state, trace), value
 
     trace = start_trace(rule, model, dtype=state0.dtype, memory_limit=memory_limit)
     optimizer_state = optimizer.init(parameters) if optimizer_state is None else optimizer_state
