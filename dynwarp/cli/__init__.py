@@ -1,3 +1,3 @@
-"""The command line: `dynwarp fit`, `analyze`, `reproduce`, `info`."""
+"""The command line: `dynwarp fit`, `analyze`, `reproduce`, `bench`, `info`."""
 
 from dynwarp.cli._main import main as main

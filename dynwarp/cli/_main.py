@@ -7,10 +7,10 @@ import sys
 from collections.abc import Sequence
 
 from dynwarp._version import __version__
-from dynwarp.cli import _analyze, _fit, _info, _reproduce
+from dynwarp.cli import _analyze, _bench, _fit, _info, _reproduce
 from dynwarp.errors import DynwarpError
 
-_COMMANDS = (_fit, _analyze, _reproduce, _info)
+_COMMANDS = (_fit, _analyze, _reproduce, _bench, _info)
 FAILED, INTERRUPTED = 2, 130
 
 

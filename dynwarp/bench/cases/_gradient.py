@@ -12,45 +12,48 @@ from dynwarp.bench._case import Kernel, case
 from dynwarp.bench.cases._tools import cast, float64, itemsize, normal
 
 
-def _loss(model, states0, inputs, remat):
-    states = jax.vmap(lambda state, sequence: dw.simulate(model, state, sequence, remat=remat))(states0, inputs)
-    return jnp.mean(states**2)
+def _loss(model, states0, inputs, remat, last_only):
+    def run(state, sequence):
+        return dw.simulate(model, state, sequence, remat=remat, last_only=last_only)
+
+    return jnp.mean(jax.vmap(run)(states0, inputs) ** 2)
 
 
-def _gradient(model, states0, inputs, remat):
-    return eqx.filter_grad(_loss)(model, states0, inputs, remat)
+def _gradient(model, states0, inputs, remat, last_only):
+    return eqx.filter_grad(_loss)(model, states0, inputs, remat, last_only)
 
 
 def _weights(gradient):
     return gradient.recurrent_weight, gradient.input_weight
 
 
-def _elman_bptt(model, states0, inputs):
+def _elman_bptt(model, states0, inputs, last_only):
     """The gradient of `_loss` by the recursion written out: delta' = W^T (delta (1 - h^2)) + dL/dh."""
     W, U, b, x = (float64(a) for a in (model.recurrent_weight, model.input_weight, model.bias, inputs))
     states = [float64(states0)]
     for t in range(x.shape[1]):
         states.append(np.tanh(states[-1] @ W.T + x[:, t] @ U.T + b))
     dW, dU, delta = np.zeros_like(W), np.zeros_like(U), np.zeros_like(states[0])
-    scale = 2 / (x.shape[1] * states[0].size)
+    scored = [t == x.shape[1] - 1 or not last_only for t in range(x.shape[1])]
+    scale = 2 / (sum(scored) * states[0].size)
     for t in reversed(range(x.shape[1])):
-        slope = (delta + scale * states[t + 1]) * (1 - states[t + 1] ** 2)
+        slope = (delta + scale * scored[t] * states[t + 1]) * (1 - states[t + 1] ** 2)
         dW += slope.T @ states[t]
         dU += slope.T @ x[:, t]
         delta = slope @ W
     return dW, dU
 
 
-def _elman(*, state_size, input_size, steps, batch, dtype, seed, remat, variants) -> Kernel:
+def _elman(*, state_size, input_size, steps, batch, dtype, seed, remat, last_only, variants) -> Kernel:
     n, d = state_size, input_size
     model = dw.models.Elman(d, n, dtype=jnp.dtype(dtype), key=jax.random.key(seed))
     states0 = normal(seed + 1, (batch, n), dtype, scale=0.1)
     inputs = normal(seed + 2, (batch, steps, d), dtype)
     return Kernel(
         function=_gradient,
-        arguments=(model, states0, inputs, remat),
+        arguments=(model, states0, inputs, remat, last_only),
         digest=_weights,
-        reference=lambda: _elman_bptt(model, states0, inputs),
+        reference=lambda: _elman_bptt(model, states0, inputs, last_only),
         tolerance=2e-5 if dtype == "float32" else 1e-12,
         # Forwards, and backwards once through the state and once for each weight.
         flops=batch * steps * (2 * n * (n + d) + 4 * n**2 + 2 * n * d),
@@ -58,7 +61,7 @@ def _elman(*, state_size, input_size, steps, batch, dtype, seed, remat, variants
         depth=2 * steps,
         work=batch * steps,
         unit="steps",
-        variants={name: (_gradient, (model, states0, inputs, other)) for name, other in variants.items()},
+        variants={name: (_gradient, (model, states0, inputs, other, last_only)) for name, other in variants.items()},
         peer_inputs={
             "recurrent_weight": model.recurrent_weight,
             "input_weight": model.input_weight,
@@ -99,6 +102,7 @@ def elman_gradient(*, state_size: int, input_size: int, steps: int, batch: int, 
         dtype=dtype,
         seed=seed,
         remat=None,
+        last_only=False,
         variants={},
     )
 
@@ -110,7 +114,7 @@ def elman_gradient(*, state_size: int, input_size: int, steps: int, batch: int, 
     gpu=[{"state_size": 64, "input_size": 32, "steps": 4096, "batch": batch, "dtype": "float32"} for batch in (8, 512)],
 )
 def remat_gradient(*, state_size: int, input_size: int, steps: int, batch: int, dtype: str, seed: int) -> Kernel:
-    """The same over a long sequence with rematerialisation in chunks of sqrt(T), beside the plain gradient."""
+    """The same for a loss of the last state of a long sequence, remade in chunks of sqrt(T), beside plain."""
     return _elman(
         state_size=state_size,
         input_size=input_size,
@@ -119,6 +123,7 @@ def remat_gradient(*, state_size: int, input_size: int, steps: int, batch: int, 
         dtype=dtype,
         seed=seed,
         remat="sqrt",
+        last_only=True,
         variants={"plain": None},
     )
 
