@@ -20,7 +20,9 @@ from dynwarp.piecewise._jump import jump
 from dynwarp.piecewise._regions import Regions, chao_coverage, enumerate_regions
 
 Certify = Literal["auto", "exhaustive", "pruned", "none"]
-_JUMPS = 16
+_JUMPS = 32
+# On a CPU a block of searches should stay in the cache.
+_CPU_LANES = 128
 _MAX_ENTRIES = 16_000_000
 
 
@@ -128,7 +130,8 @@ class _Search:
         self.form, self.confirmed, self.capacity = form, confirmed, capacity
         self.generator = np.random.default_rng(np.asarray(jax.random.key_data(key)).ravel())
         self.hidden = form.h2.shape[0]
-        self.lanes = max(1, min(n_starts, _MAX_ENTRIES // (_JUMPS * capacity * max(self.hidden, 1))))
+        block = _CPU_LANES if jax.default_backend() == "cpu" else n_starts
+        self.lanes = max(1, min(n_starts, block, _MAX_ENTRIES // (_JUMPS * capacity * max(self.hidden, 1))))
         self.rounds = -(-n_starts // self.lanes)
         # Where every pattern is a region but not all are listed, patterns are drawn as bits.
         self.pool = (
