@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import dynwarp as dw
 from dynwarp import learning as l
 from dynwarp.errors import ArgumentError, NonFiniteError, ShapeError
 
@@ -87,11 +88,14 @@ def test_pocket_of_stability():
     assert found.kind.tolist() == ["saddle", "stable", "unstable"]
     assert complex(found.eigenvalues[1, 0]) == pytest.approx(-0.041565 + 0.050570j, abs=1e-6)
     assert complex(found.eigenvalues[2, 0]) == pytest.approx(0.02672 + 0.13443j, abs=1e-5)
-    # And the flow agrees: the stable one is reached from nearby, from the saddle it leaves for the other branch.
-    start = jnp.array([[-1.9, -0.26, 0.899]])
-    inside = l.find_landings(l.RFLO(0.045, 0.0), teacher, start, loss_tolerance=1e-12)
-    assert float(inside.losses[0]) < 1e-12
-    assert float(inside.points[0, 0]) < 0
+    # And the flow agrees: from nearby it returns to the stable one, from the unstable one it goes to a wall.
+    start = jnp.array([[-1.99, -0.249, 0.9]])
+    options = {"loss_tolerance": 1e-14, "rtol": 1e-8, "atol": 1e-11}
+    inside = l.find_landings(l.RFLO(jnp.array([0.045]), 0.0), teacher, start, **options)
+    assert float(inside.losses[0]) < 1e-14
+    assert float(inside.points[0, 0]) == pytest.approx(-1.943, abs=1e-2)
+    beyond = l.find_landings(l.RFLO(jnp.array([0.07]), 0.0), teacher, start, **options)
+    assert bool((beyond.result == dw.RESULTS.wall)[0])
     assert bool(l.stable_pocket(l.RFLO(1.0, 0.95), teacher, -2.0).empty)
 
 
