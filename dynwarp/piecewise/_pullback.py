@@ -2,31 +2,45 @@
 
 from __future__ import annotations
 
+from itertools import combinations
+from math import comb
+
 import numpy as np
 
 from dynwarp.piecewise._halfspaces import interior, maximum, normalise, tight
-from dynwarp.piecewise._host import Box, HostMap
+from dynwarp.piecewise._host import Box, HostMap, borders
 from dynwarp.piecewise._local import Piece
 
 # Singular values below this share of the largest one are zero.
 _RANK = 1e-12
+# Corners of an arrangement that are looked at.
+_MAX_CORNERS = 60_000
 
 
 class Regions:
-    """The regions a preimage may lie in, with bounds on each inside the box."""
+    """The regions a preimage may lie in, with what is known of their images inside the box.
+
+    In few dimensions the images of their corners, whose hull the image is; else bounds on the regions themselves.
+    """
 
     def __init__(self, f: HostMap, patterns: np.ndarray, box: Box):
         self.patterns = patterns
         self.jacobians, self.offsets = f.affine(patterns)
-        sign = np.where(patterns, 1.0, -1.0)
-        self.lower, self.upper, possible = _bounds(sign[:, :, None] * f.W2, sign * f.h2, box)
-        self.possible = possible
+        self.corners = _corners(f, patterns, box)
+        if self.corners is None:
+            sign = np.where(patterns, 1.0, -1.0)
+            self.lower, self.upper, self.possible = _bounds(sign[:, :, None] * f.W2, sign * f.h2, box)
 
     def candidates(self, piece: Piece) -> np.ndarray:
-        """The regions whose image may meet the piece, by interval arithmetic on their bounds."""
+        """The regions whose image no hyperplane of the piece separates from it."""
         normals = _complement(piece.basis)
         rows = np.concatenate([normals.T, -normals.T, piece.G @ piece.basis.T])
         levels = np.concatenate([np.zeros(2 * normals.shape[1]), piece.g])
+        if self.corners is not None:
+            images, starts, regions = self.corners
+            values = (images - piece.center) @ rows.T - levels
+            least = np.minimum.reduceat(values, starts, axis=0)
+            return regions[np.all(least <= 1e-9 * (1 + np.abs(levels)), axis=1)]
         functionals = np.einsum("qi,rij->rqj", rows, self.jacobians)
         constants = (self.offsets - piece.center) @ rows.T - levels
         least = (
@@ -36,6 +50,38 @@ class Regions:
         )
         size = np.einsum("rqj,rj->rq", np.abs(functionals), np.maximum(np.abs(self.lower), np.abs(self.upper)))
         return np.flatnonzero(self.possible & np.all(least <= 1e-12 * (size + np.abs(constants)), axis=1))
+
+
+def _corners(f: HostMap, patterns: np.ndarray, box: Box):
+    """Images of the corners of the regions inside the box, region by region: (images, starts, regions); None if many."""
+    W, h = borders(f, box)
+    if comb(len(h), f.size) > _MAX_CORNERS:
+        return None
+    chosen = np.array(list(combinations(range(len(h)), f.size)))
+    matrices = W[chosen]
+    size = np.prod(np.linalg.norm(matrices, axis=2), axis=1)
+    good = np.abs(np.linalg.det(matrices)) > 1e-11 * size
+    chosen, matrices = chosen[good], matrices[good]
+    points = np.linalg.solve(matrices, -h[chosen][:, :, None])[:, :, 0]
+    values = points @ W.T + h
+    scale = 1e-9 * (np.abs(points) @ np.abs(W).T + np.abs(h))
+    np.put_along_axis(values, chosen, 0.0, axis=1)
+    values[np.abs(values) <= scale] = 0.0
+    inside = np.all(values[:, f.h2.shape[0] :] >= 0, axis=1)
+    points, values = points[inside], values[inside, : f.h2.shape[0]]
+    above, below = (values > 0).astype(np.float64), (values < 0).astype(np.float64)
+    on, off = patterns.astype(np.float64), (~patterns).astype(np.float64)
+    pairs = []
+    chunk = max(1, int(2e7 // max(1, len(patterns))))
+    for begin in range(0, len(points), chunk):
+        part = slice(begin, begin + chunk)
+        # A corner belongs to every region that no border keeps from it.
+        corner, region = np.nonzero(above[part] @ off.T + below[part] @ on.T == 0)
+        pairs.append(np.stack([region, corner + begin]))
+    region, corner = np.concatenate(pairs, axis=1)
+    order = np.argsort(region, kind="stable")
+    regions, starts = np.unique(region[order], return_index=True)
+    return f.step(points)[corner[order]], starts, regions
 
 
 def _bounds(W, h, box: Box):

@@ -211,7 +211,8 @@ def manifold_quality(
 
     - `map`, `manifold`: from [`trace_manifold`][dynwarp.piecewise.trace_manifold].
     - `box`: `(lower, upper)`, each a number or `(M,)`; the manifold must meet it.
-    - `key`: for both samples; `n`: the size of each; `steps`, `snap`: see [`delta_sigma`][dynwarp.piecewise.delta_sigma].
+    - `key`: for both samples; `n`: the size of each.
+    - `steps`, `snap`: see [`delta_sigma`][dynwarp.piecewise.delta_sigma].
 
     **Returns:** a float, at most 1.
 
@@ -247,8 +248,8 @@ def invariance_residual(map: Any, manifold: Manifold, *, key: PRNGKey, n: int = 
     W^s at n steps contains its own image: the distance of images of its points to it. W^u at n steps is the image of
     W^u at n - 1: the distance of images of points of that one to it. Each is divided by 1 + the size of the image.
 
-    **Arguments:** `map`; `manifold`, from [`trace_manifold`][dynwarp.piecewise.trace_manifold]; `key` and `n`: the points.
-    Points whose images lie outside the box of a cut manifold are left out.
+    **Arguments:** `map`; `manifold`, from [`trace_manifold`][dynwarp.piecewise.trace_manifold]; `key` and `n`: the
+    points. Points whose images lie outside the box of a cut manifold are left out.
 
     **Returns:** the largest distance, a float; NaN where no image lies in the box.
 

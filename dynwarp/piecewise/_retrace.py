@@ -26,7 +26,7 @@ def retrace(map: Any, manifold: Manifold, *, input: Input | None = None) -> list
     """The vertices of a one-dimensional manifold, as a pure and differentiable function of the map.
 
     The itinerary of every vertex is kept: which border it crossed at which step, by which branch of the inverse. A
-    change of the map moves cycle, directions, ends and crossings, each an affine or implicit function of the ones before.
+    change of the map moves cycle, directions, ends and crossings, each a smooth function of the ones before.
 
     **Arguments:**
 

@@ -21,7 +21,8 @@ from dynwarp.piecewise._regions import enumerate_regions
 from dynwarp.piecewise._trace_lines import Branches, local_lines, pull, push
 
 MAX_SEGMENTS = 2**18
-MAX_POLYHEDRA = 4096
+MAX_POLYGONS = 4096
+MAX_POLYHEDRA = 512
 _MAX_REGIONS = 8192
 
 
@@ -58,7 +59,8 @@ def trace_manifold(
     - `box`: `(lower, upper)`. W^s is cut at it, with what leads there only through points outside; of W^u the
       segments or pieces outside it are not continued. Without one, W^s and unbounded local manifolds are cut at a
       large box, 10^3 times the scale of cycle and borders.
-    - `max_pieces`: the last iteration with at most so many pieces; 2^18 segments, or 4096 polyhedra, if None.
+    - `max_pieces`: the last iteration with at most so many pieces; if None, 2^18 segments, 4096 polygons or 512
+      polyhedra of more dimensions.
     - `max_regions`: W^s looks for preimages in so many regions at most.
     - `method`: `"lines"` and `"polyhedra"` choose the representation; `"auto"` takes lines in one dimension.
 
@@ -120,12 +122,13 @@ def trace_manifold(
         sizes, polyhedra = lines.sizes() if len(lines.vertices) else (), ()
     else:
         lines, history, sizes = None, None, ()
+        cap = max_pieces or (MAX_POLYGONS if local.dimension <= 2 else MAX_POLYHEDRA)
         if kind == "unstable":
-            polyhedra, done, left_out = push_forward(f, local.pieces, room, iterations, max_pieces or MAX_POLYHEDRA)
+            polyhedra, done, left_out = push_forward(f, local.pieces, room, iterations, cap)
             limits |= {"box"} if left_out else set()
         else:
             regions = Regions(f, _patterns(form, max_regions, limits), room)
-            polyhedra, done = pull_back(f, local.pieces, regions, room, iterations, max_pieces or MAX_POLYHEDRA)
+            polyhedra, done = pull_back(f, local.pieces, regions, room, iterations, cap)
             if any(touches(piece, room) for piece in polyhedra):
                 limits.add("box" if room.given else "unbounded")
         limits |= {"pieces"} if done < iterations else set()
@@ -158,6 +161,11 @@ def check_cycle(f: HostMap, cycle: Any, kind: Kind, *, caller: str) -> np.ndarra
             f"{caller}: `cycle` must be one of this map, of {f.size} dimensions and {f.h2.shape[0]} ReLUs; got points "
             f"{points.shape}, itinerary {itinerary.shape}."
         )
+    if np.any(np.asarray(cycle.on_border)):
+        raise ArgumentError(
+            f"{caller}: a point of `cycle` lies on a border of its region, where the map has no derivative: "
+            f"point {int(np.argmax(np.asarray(cycle.on_border)))}."
+        )
     if cycle.kind == "nonhyperbolic":
         moduli = np.abs(np.asarray(cycle.multipliers))
         raise ArgumentError(
@@ -168,11 +176,6 @@ def check_cycle(f: HostMap, cycle: Any, kind: Kind, *, caller: str) -> np.ndarra
     if not residual <= 1e-8 * (1 + np.abs(points).max()):
         raise ArgumentError(
             f"{caller}: `cycle` is no cycle of this map: its points miss their images by {residual:.1e}."
-        )
-    if np.any(np.asarray(cycle.on_border)):
-        raise ArgumentError(
-            f"{caller}: a point of `cycle` lies on a border of its region, where the map has no derivative: "
-            f"point {int(np.argmax(np.asarray(cycle.on_border)))}."
         )
     if cycle.kind == ("stable" if kind == "unstable" else "unstable"):
         raise ArgumentError(
