@@ -56,7 +56,7 @@ def ridge_regression(
     >>> import jax.numpy as jnp
     >>> from dynwarp._linalg import ridge_regression
     >>> x = jnp.array([[1.0], [2.0]])
-    >>> ridge_regression(x, 3 * x, 0.5).weights.tolist()
+    >>> ridge_regression(x, 3 * x, 0.5).weights.round(6).tolist()
     [[2.0]]
     """
     check_shape(features, "features", ("T", "n"), caller="ridge_regression")

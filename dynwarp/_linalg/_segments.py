@@ -112,7 +112,7 @@ def intersect_segments(
     >>> import jax.numpy as jnp
     >>> from dynwarp._linalg import intersect_segments
     >>> x = intersect_segments(*jnp.array([[0.0, 0.0], [2.0, 2.0], [0.0, 2.0], [2.0, 0.0]]))
-    >>> bool(x.crosses), x.point.tolist(), float(x.sine)
+    >>> bool(x.crosses), x.point.tolist(), float(x.sine.round(6))
     (True, [1.0, 1.0], -1.0)
     """
     for name, x in (("a0", a0), ("a1", a1), ("b0", b0), ("b1", b1)):

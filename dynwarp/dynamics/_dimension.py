@@ -96,9 +96,9 @@ def correlation_dimension(
     **Example:**
 
     >>> import jax.numpy as jnp, dynwarp as dw
-    >>> angle = jnp.arange(2000) * 2.399963
-    >>> circle = jnp.stack([jnp.cos(angle), jnp.sin(angle)], axis=1)
-    >>> round(float(dw.dynamics.correlation_dimension(circle).dimension), 1)
+    >>> along = jnp.arange(2000.0) * 0.618034 % 1
+    >>> line = jnp.stack([along, 2 * along], axis=1)
+    >>> round(float(dw.dynamics.correlation_dimension(line).dimension), 1)
     1.0
     """
     caller = "correlation_dimension"

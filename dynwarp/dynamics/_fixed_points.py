@@ -92,7 +92,7 @@ def find_fixed_points(
     >>> import jax.numpy as jnp, dynwarp as dw
     >>> starts = jnp.array([[-9.0, -8.0, 26.0], [8.0, 9.0, 27.0], [1.0, 1.0, 1.0], [9.0, 9.0, 29.0]])
     >>> found = dw.dynamics.find_fixed_points(dw.systems.Lorenz63(), starts).distinct()
-    >>> found.points.round(3).tolist()
+    >>> (found.points.round(3) + 0.0).tolist()
     [[-8.485, -8.485, 27.0], [8.485, 8.485, 27.0], [0.0, 0.0, 0.0]]
     """
     found = search(

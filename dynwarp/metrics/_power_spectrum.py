@@ -38,7 +38,7 @@ def power_spectrum(series: Float[Array, "T N"], *, smoothing: float = 20.0) -> F
     **Example:**
 
     >>> import jax.numpy as jnp, dynwarp as dw
-    >>> wave = jnp.sin(2 * jnp.pi * 0.1 * jnp.arange(400))[:, None]
+    >>> wave = jnp.sin(2 * jnp.pi * 0.1 * jnp.arange(400.0))[:, None]
     >>> int(jnp.argmax(dw.metrics.power_spectrum(wave, smoothing=2.0)))
     40
     """
@@ -68,7 +68,7 @@ def power_spectrum_distance(
     **Example:**
 
     >>> import jax.numpy as jnp, dynwarp as dw
-    >>> wave = jnp.sin(jnp.arange(500) / 5)[:, None]
+    >>> wave = jnp.sin(jnp.arange(500.0) / 5)[:, None]
     >>> float(dw.metrics.power_spectrum_distance(wave, 3 * wave + 1).round(6))
     0.0
     """

@@ -97,7 +97,9 @@ def _binned(true, generated, bins, smoothing, compat):
 
     def number(points):
         place = jnp.floor(bins * (points - low) / width)
-        inside = jnp.all((place >= (1 if compat == "python" else 0)) & (place < bins), axis=1)
+        # The upper edge is outside whatever the division rounds to.
+        below = (place < bins) & ((points < high) | (high == low))
+        inside = jnp.all((place >= (1 if compat == "python" else 0)) & below, axis=1)
         place = jnp.clip(jnp.nan_to_num(place), 0, bins - 1).astype(jnp.int32)
         radix = jnp.asarray([bins**i for i in range(dimension)], jnp.int32)
         return jnp.where(inside, jnp.sum(place * radix, axis=1, dtype=jnp.int32), boxes), inside

@@ -54,9 +54,7 @@ def test_autonomous_and_gated_and_clocked_models(key):
         def __call__(self, state, input=None, *, step=None):
             return jnp.where(step % self.every == 0, self.rate, 1.0) * state
 
-    found = dw.dynamics.adjoint_recursion(
-        Clocked(jnp.array(0.5)), jnp.ones(1), None, jnp.zeros((7, 1)).at[-1].set(1.0)
-    )
+    found = dw.dynamics.adjoint_recursion(Clocked(jnp.array(0.5)), jnp.ones(1), None, jnp.zeros((7, 1)).at[-1].set(1.0))
     # Steps 0, 3 and 6 multiply by the rate: z_7 = rate^3.
     np.testing.assert_allclose(found.model.rate, 3 * 0.5**2)
     assert found.inputs is None

@@ -1,5 +1,6 @@
 """Points, segments and crossings against brute force and exact rational arithmetic."""
 
+import itertools
 from fractions import Fraction
 
 import jax
@@ -62,7 +63,7 @@ def test_distance_gradients(key):
 def test_polyline_distance_with_padding(key):
     vertices = jax.random.normal(key, (6, 3))
     point = jnp.array([0.3, -0.2, 0.5])
-    expected = min(float(point_segment_distance(point, a, b)[0]) for a, b in zip(vertices[:-1], vertices[1:]))
+    expected = min(float(point_segment_distance(point, a, b)[0]) for a, b in itertools.pairwise(vertices))
     np.testing.assert_allclose(point_polyline_distance(point, vertices), expected, rtol=1e-14)
     padded = jnp.concatenate([vertices, jnp.full((3, 3), jnp.nan)])
     valid = jnp.arange(9) < 6
