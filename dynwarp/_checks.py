@@ -73,7 +73,7 @@ def check_finite(x: Any, name: str, *, caller: str = "") -> None:
     if known is None:
         return
     bad = np.argwhere(~np.isfinite(known))
-    if bad.size:
+    if len(bad):
         prefix = f"{caller}: " if caller else ""
         position = tuple(int(i) for i in bad[0])
         raise NonFiniteError(

@@ -42,6 +42,8 @@ def test_choices_are_listed():
 def test_non_finite_position():
     with pytest.raises(errors.NonFiniteError, match=r"1 NaN or infinite entries, the first at \(1, 0\)"):
         _checks.check_finite(jnp.array([[0.0], [jnp.nan]]), "x")
+    with pytest.raises(errors.NonFiniteError, match=r"the first at \(\)"):
+        _checks.check_finite(jnp.nan, "x")
 
 
 def test_checks_pass_traced_values():
