@@ -135,7 +135,7 @@ class Manifold(eqx.Module):
                 return jnp.asarray(np.concatenate(found)[:n])
         raise ArgumentError(f"Manifold.sample: too little of the manifold lies inside `box` {box!r}.")
 
-    def distance(self, points: Float[Array, "n M"]) -> Float[Array, " n"]:
+    def distance(self, points: Float[Array | np.ndarray, "n M"]) -> Float[Array, " n"]:
         """The exact distance of points `(n, M)` or `(M,)` to the manifold (host).
 
         To segments in closed form, to polyhedra by a least-distance program each. Infinity where there is no piece.

@@ -53,7 +53,7 @@ class Regions:
 
 
 def _corners(f: HostMap, patterns: np.ndarray, box: Box):
-    """Images of the corners of the regions inside the box, region by region: (images, starts, regions); None if many."""
+    """Images of the corners of the regions in the box, region by region: (images, starts, regions); None if many."""
     W, h = borders(f, box)
     if comb(len(h), f.size) > _MAX_CORNERS:
         return None
