@@ -62,7 +62,8 @@ class Cycle(eqx.Module):
         those of one side.
         """
         moduli = np.abs(np.asarray(self.multipliers))
-        if not np.isfinite(moduli).all() or np.any(self.on_border) or np.any(np.abs(moduli - 1) <= HYPERBOLICITY_TOLERANCE):
+        marginal = not np.isfinite(moduli).all() or np.any(np.abs(moduli - 1) <= HYPERBOLICITY_TOLERANCE)
+        if marginal or np.any(self.on_border):
             return "nonhyperbolic"
         if (moduli < 1).all():
             return "stable"

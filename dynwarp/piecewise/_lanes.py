@@ -19,8 +19,8 @@ def solve_lanes(system: Float[Array, "M L N"]) -> tuple[Float[Array, "M N"], Boo
     m = system.shape[0]
     if m > _MAX_ELIMINATION:
         matrix, right = jnp.moveaxis(system[:, :m], -1, 0), jnp.moveaxis(system[:, m:], -1, 0)
-        solution = jnp.linalg.solve(matrix, right)[..., 0].T
-        return solution, ~jnp.all(jnp.isfinite(solution), axis=0)
+        solutions = jnp.linalg.solve(matrix, right)[..., 0].T
+        return solutions, ~jnp.all(jnp.isfinite(solutions), axis=0)
     tops, singular, _ = _triangular(system)
     solution: list[Array] = []
     for inverse, row in reversed(tops):

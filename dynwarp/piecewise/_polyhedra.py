@@ -5,17 +5,18 @@ from __future__ import annotations
 import numpy as np
 
 
-def centre(G: np.ndarray, g: np.ndarray, *, lower=None, upper=None) -> tuple[np.ndarray, float]:
+def centre(G: np.ndarray, g: np.ndarray, *, box: tuple | None = None) -> tuple[np.ndarray, float]:
     """The deepest point of {z : G z <= g} and its depth, the distance to the nearest face, capped at 1.
 
     A negative depth says that the polyhedron is empty. Rows of G that are zero are conditions without a distance.
 
-    **Arguments:** `G`, `(m, d)`; `g`, `(m,)`; `lower`, `upper`, `(d,)`: a box whose faces count like the others.
+    **Arguments:** `G`, `(m, d)`; `g`, `(m,)`; `box`, (lower, upper), each `(d,)`: its faces count like the others.
     """
     from scipy.optimize import linprog
 
     d = G.shape[1]
-    if lower is not None:
+    if box is not None:
+        lower, upper = box
         G = np.concatenate([G, np.eye(d), -np.eye(d)])
         g = np.concatenate([g, upper, -lower])
     length = np.linalg.norm(G, axis=1)

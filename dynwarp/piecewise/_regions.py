@@ -158,10 +158,11 @@ def _choose(n: int, r: int, limits, max_regions: int) -> Method:
 def _search(planes: Arrangement, limits, max_regions: int):
     """The regions reached from one of them across facets, a state in each, and whether the search ended by itself."""
     w, h = planes.normals @ planes.basis.T, planes.offsets
-    lower, upper = limits if limits is not None else (None, None)
-    start = np.zeros(w.shape[1]) if limits is None else 0.5 * (lower + upper)
     # A start on a border is moved off it.
-    start = start + 1e-6 * np.cos(np.arange(1, len(start) + 1)) * (1 if limits is None else upper - lower)
+    start = 1e-6 * np.cos(np.arange(1, w.shape[1] + 1))
+    if limits is not None:
+        lower, upper = limits
+        start = 0.5 * (lower + upper) + start * (upper - lower)
     signs = np.where(start @ w.T + h > 0, 1.0, -1.0)
     seen, todo, states = {signs.tobytes()}, [signs], [start]
     while todo:
@@ -171,7 +172,7 @@ def _search(planes: Arrangement, limits, max_regions: int):
             other[i] = -other[i]
             if other.tobytes() in seen:
                 continue
-            point, depth = centre(-other[:, None] * w, other * h, lower=lower, upper=upper)
+            point, depth = centre(-other[:, None] * w, other * h, box=limits)
             if depth <= 1e-9:
                 continue
             if len(states) == max_regions:
