@@ -29,6 +29,8 @@ from dynwarp.learning._mode_flow import ModeFlow as ModeFlow
 from dynwarp.learning._mode_flow import mode_flow as mode_flow
 from dynwarp.learning._mode_flow import mode_loss as mode_loss
 from dynwarp.learning._mode_flow import sequence_correction as sequence_correction
+from dynwarp.learning._network_flow import NetworkFlow as NetworkFlow
+from dynwarp.learning._network_flow import network_flow as network_flow
 from dynwarp.learning._propagators import AbstractPropagator as AbstractPropagator
 from dynwarp.learning._propagators import CellLeak as CellLeak
 from dynwarp.learning._propagators import Custom as Custom
