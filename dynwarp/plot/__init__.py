@@ -3,6 +3,12 @@
 from dynwarp.plot._dynamics import eigenvalues as eigenvalues
 from dynwarp.plot._dynamics import fixed_points as fixed_points
 from dynwarp.plot._dynamics import lyapunov_spectrum as lyapunov_spectrum
+from dynwarp.plot._learning import convergence_map as convergence_map
+from dynwarp.plot._learning import convergence_rates as convergence_rates
+from dynwarp.plot._learning import learning_curves as learning_curves
+from dynwarp.plot._learning import mode_paths as mode_paths
+from dynwarp.plot._learning import singular_values as singular_values
+from dynwarp.plot._learning import stability_map as stability_map
 from dynwarp.plot._series import power_spectrum as power_spectrum
 from dynwarp.plot._series import prediction_error as prediction_error
 from dynwarp.plot._series import series as series

@@ -6,5 +6,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from dynwarp.studies._study import Claim as Claim
+from dynwarp.studies._study import Part as Part
+from dynwarp.studies._study import StudyFigure as StudyFigure
+from dynwarp.studies._study import StudyResult as StudyResult
+
+
+def _learning(preset: str, folder: Path) -> StudyResult:
+    from dynwarp.studies._learning import reproduce
+
+    return reproduce(preset, folder)
+
+
 # Name -> a function that imports the study and runs it: `run(preset, out) -> result`. A study module adds itself here.
-STUDIES: dict[str, Callable[[str, Path], Any]] = {}
+STUDIES: dict[str, Callable[[str, Path], Any]] = {"learning": _learning}

@@ -245,11 +245,12 @@ def test_a_damaged_model_and_a_lost_recording(model_file, recording, folder, cap
     assert not (folder / "none").exists()
 
 
-def test_info_and_reproduce(capsys):
+def test_info_and_reproduce(capsys, monkeypatch):
     assert main(["info"]) == 0
     printed = capsys.readouterr().out
     for word in ("dynwarp", "jaxlib", "backend", "compile cache", "float64"):
         assert word in printed
+    monkeypatch.setattr("dynwarp.studies.STUDIES", {})
     assert main(["reproduce"]) == 0
 
 
