@@ -95,8 +95,8 @@ def correlation_dimension(
 
     **Example:**
 
-    >>> import jax.numpy as jnp, dynwarp as dw
-    >>> along = jnp.arange(2000.0) * 0.618034 % 1
+    >>> import jax, jax.numpy as jnp, dynwarp as dw
+    >>> along = jax.random.uniform(jax.random.key(0), (2000,))
     >>> line = jnp.stack([along, 2 * along], axis=1)
     >>> round(float(dw.dynamics.correlation_dimension(line).dimension), 1)
     1.0

@@ -217,7 +217,7 @@ def test_products_of_gaussian_matrices():
 def test_lorenz96():
     model = dw.systems.Lorenz96(40)
     start = 8.0 + 0.01 * jax.random.normal(jax.random.key(0), (40,))
-    found = spectrum(model, start, steps=20_000, transient=2000, dt=0.02)
+    found = spectrum(model, start, steps=100_000, transient=2000, dt=0.02)
     np.testing.assert_allclose(found.exponents[0], 1.675, rtol=0.02)
     assert int(jnp.sum(found.exponents > 0.01)) == 13
     np.testing.assert_allclose(found.kaplan_yorke_dimension, 27.05, atol=0.3)
