@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import diffrax
@@ -124,16 +123,15 @@ def _published_landings(starts: np.ndarray, multipliers: np.ndarray) -> tuple[np
         def velocity(t, state):
             a, b, w = state
             f, q, e, g = 1 - w * w, 1 - w * v, 1 - _DECAY * w, 1 - _DECAY * v
-            if f <= 0:
-                return [math.nan] * 3
             db = a * b / e - 1 / g
             dw = a * b * b * w / (f * e) - b * v / (q * g)
             return [b / q - a * b * b / f, -_FEEDBACK * db, -_FEEDBACK * dw]
 
         def converged(t, state):
+            # A trial step may end beyond the wall, where the formula for the loss goes negative.
             a, b, w = state
             loss = ((a * b) ** 2 / (1 - w * w) - 2 * a * b / (1 - w * v) + 1 / (1 - v * v)) / 2
-            return loss - _LOSS
+            return loss - _LOSS if abs(w) < 1 else 1.0
 
         def wall(t, state):
             return 1 - abs(state[2]) - _EDGE
