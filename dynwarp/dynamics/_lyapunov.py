@@ -147,19 +147,19 @@ def lyapunov_spectrum(
 
     step = Step(model, signal, jnp.asarray(t0, state.dtype), jnp.asarray(dt, state.dtype)) if field else Step(model)
     tangents = jnp.asarray(_start(size, k), state.dtype)
-    aligning = min(transient, _PILOT)
-    known, pilot = 0, None
+    # The last steps of the transient turn the tangents into place, and serve as the pilot run if there are enough.
+    ahead, aligning = min(_PILOT, steps), min(_PILOT, transient)
+    pilot = None
     if transient:
-        state = _transient(step, state, _rows(inputs, 0, transient - aligning), transient - aligning)
-        known = transient - aligning
-        state, tangents, pilot = _run(
-            step, state, tangents, known, _rows(inputs, known, aligning), aligning, 1, method
-        )[:3]
+        begin = transient - aligning
+        state = _transient(step, state, _rows(inputs, 0, begin), begin)
+        state, tangents, pilot, _ = _run(
+            step, state, tangents, begin, _rows(inputs, begin, aligning), aligning, 1, method
+        )
     if renormalise != "auto":
         interval = renormalise
     else:
-        if pilot is None or len(pilot) < min(_PILOT, steps):
-            ahead = min(_PILOT, steps)
+        if pilot is None or aligning < ahead:
             pilot = _run(step, state, tangents, transient, _rows(inputs, transient, ahead), ahead, 1, method)[2]
         interval = _choose_interval(pilot)
     spectrum = _spectrum(
