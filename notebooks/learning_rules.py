@@ -23,7 +23,6 @@
 # %%
 import os
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -31,9 +30,9 @@ import optax
 
 jax.config.update("jax_enable_x64", True)
 
-import dynwarp as dw  # noqa: E402
+import dynwarp as dw
 
-l = dw.learning
+learning = dw.learning
 fast = bool(os.environ.get("DYNWARP_FAST"))
 
 # %% [markdown]
@@ -59,8 +58,10 @@ readout = dw.models.Readout(8, 1, key=keys[1])
 R = jax.random.normal(keys[2], (1, 8)) / 8**0.5
 inputs, targets = jax.random.normal(keys[3], (30, 1)), jnp.ones((30, 1))
 
-for name, rule in {"BPTT": l.BPTT(), "RFLO": l.RFLO(R, decay=0.5), "e-prop": l.EProp(R)}.items():
-    loss, (of_net, _) = rule.gradients(net, readout, inputs, targets, state0=jnp.zeros(8), loss=l.half_squared_error)
+for name, rule in {"BPTT": learning.BPTT(), "RFLO": learning.RFLO(R, decay=0.5), "e-prop": learning.EProp(R)}.items():
+    loss, (of_net, _) = rule.gradients(
+        net, readout, inputs, targets, state0=jnp.zeros(8), loss=learning.half_squared_error
+    )
     print(f"{name:7} loss {loss:.4f}   |gradient of W| {jnp.linalg.norm(of_net.recurrent_weight):.4f}")
 
 # %% [markdown]
@@ -71,9 +72,12 @@ for name, rule in {"BPTT": l.BPTT(), "RFLO": l.RFLO(R, decay=0.5), "e-prop": l.E
 # same optima, the curve $(s, p/s, w^*)$ with $p = a^* b^*$. They differ in which of them are stable.
 
 # %%
-teacher = l.Teacher(1.0, 1.0, 0.6)
+teacher = learning.Teacher(1.0, 1.0, 0.6)
 for s in (-2.0, -0.5, 0.5, 2.0):
-    kinds = [l.stability(rule, teacher, s).kind for rule in (l.BPTT(), l.RFLO(1.0, decay=0.5), l.EProp(1.0))]
+    kinds = [
+        learning.stability(rule, teacher, s).kind
+        for rule in (learning.BPTT(), learning.RFLO(1.0, decay=0.5), learning.EProp(1.0))
+    ]
     print(f"s = {s:4}:  BPTT {kinds[0]},  RFLO {kinds[1]},  e-prop {kinds[2]}")
 
 # %% [markdown]
@@ -81,11 +85,11 @@ for s in (-2.0, -0.5, 0.5, 2.0):
 # is almost true: RFLO has a small *stable pocket* there.
 
 # %%
-grid_s, grid_R = jnp.linspace(-3.0, -1.5, 121), jnp.linspace(0.0, 0.12, 121)
-found = l.stability_map(lambda r: l.RFLO(r, decay=0.0), l.Teacher(0.5, 1.0, 0.9), grid_s, grid_R)
-dw.plot.stability_map(found, grid_s, grid_R, label="feedback R")
+grid_s, grid_r = jnp.linspace(-3.0, -1.5, 121), jnp.linspace(0.0, 0.12, 121)
+found = learning.stability_map(lambda r: learning.RFLO(r, decay=0.0), learning.Teacher(0.5, 1.0, 0.9), grid_s, grid_r)
+_ = dw.plot.stability_map(found, grid_s, grid_r, label="feedback R")
 # %%
-pocket = l.stable_pocket(l.RFLO(1.0, decay=0.0), l.Teacher(0.5, 1.0, 0.9), -2.0)
+pocket = learning.stable_pocket(learning.RFLO(1.0, decay=0.0), learning.Teacher(0.5, 1.0, 0.9), -2.0)
 print(f"at s = -2 the wrong sign is stable for {pocket.lower:.5f} < R < {pocket.upper:.5f}")
 
 # %% [markdown]
@@ -95,10 +99,12 @@ print(f"at s = -2 the wrong sign is stable for {pocket.lower:.5f} < R < {pocket.
 # on its branch: it unlearns the memory ($w$ falls below zero), turns the sign of its readout, and learns again.
 
 # %%
-teacher = l.Teacher(1.0, 1.0, 0.8)
+teacher = learning.Teacher(1.0, 1.0, 0.8)
 starts = jnp.array([[1.0, 1.0, 0.6], [1.0, 1.0, 0.6]])
-run = l.integrate_modes(l.RFLO(jnp.array([0.5, -0.5]), decay=0.5), teacher, starts, jnp.linspace(0.0, 7.0, 200))
-dw.plot.mode_paths({"R = 0.5": run.values[0], "R = -0.5": run.values[1]}, teacher)
+run = learning.integrate_modes(
+    learning.RFLO(jnp.array([0.5, -0.5]), decay=0.5), teacher, starts, jnp.linspace(0.0, 7.0, 200)
+)
+_ = dw.plot.mode_paths({"R = 0.5": run.values[0], "R = -0.5": run.values[1]}, teacher)
 print("ends at", run.values[:, -1].round(4).tolist())
 
 # %% [markdown]
@@ -110,8 +116,8 @@ print("ends at", run.values[:, -1].round(4).tolist())
 # %%
 number = 512 if fast else 10_000
 box = jnp.asarray(np.random.default_rng(0).uniform([-2, -2, -0.95], [2, 2, 0.95], (number, 3)))
-for name, rule in {"BPTT": l.BPTT(), "RFLO": l.RFLO(1.0, decay=0.5)}.items():
-    ends = l.find_landings(rule, teacher, box)
+for name, rule in {"BPTT": learning.BPTT(), "RFLO": learning.RFLO(1.0, decay=0.5)}.items():
+    ends = learning.find_landings(rule, teacher, box)
     converged, wall = (np.mean(np.asarray(ends.result == code)) for code in (dw.RESULTS.successful, dw.RESULTS.wall))
     print(f"{name}: converged {converged:.3f}, wall {wall:.3f}")
 
@@ -121,11 +127,16 @@ for name, rule in {"BPTT": l.BPTT(), "RFLO": l.RFLO(1.0, decay=0.5)}.items():
 # How fast an optimum is approached depends on where on the curve it is. RFLO beats BPTT where $s$ is below about $R$.
 
 # %%
-teacher = l.Teacher(1.0, 1.0, 0.6)
+teacher = learning.Teacher(1.0, 1.0, 0.6)
 s = jnp.geomspace(0.05, 20.0, 200)
-rules = {"BPTT": l.BPTT(), "TBPTT(1)": l.TBPTT(1), "RFLO": l.RFLO(1.0, decay=0.5), "e-prop": l.EProp(1.0)}
-dw.plot.convergence_rates(s, {name: l.stability(rule, teacher, s).rate for name, rule in rules.items()})
-print("equal speed at s =", l.speed_crossings(rules["RFLO"], l.BPTT(), teacher).round(5))
+rules = {
+    "BPTT": learning.BPTT(),
+    "TBPTT(1)": learning.TBPTT(1),
+    "RFLO": learning.RFLO(1.0, decay=0.5),
+    "e-prop": learning.EProp(1.0),
+}
+_ = dw.plot.convergence_rates(s, {name: learning.stability(rule, teacher, s).rate for name, rule in rules.items()})
+print("equal speed at s =", learning.speed_crossings(rules["RFLO"], learning.BPTT(), teacher).round(5))
 
 # %% [markdown]
 # ## Whole networks, without alignment
@@ -146,19 +157,26 @@ modes = jnp.diag(jnp.array([0.8, 0.6, 0.4, 0.2]))
 of_b, of_a = jax.random.split(keys[5])
 big = dw.models.LinearRNN(modes, jax.random.normal(of_b, (4, 1)), jax.random.normal(of_a, (1, 4)))
 R = jax.random.normal(keys[2], (1, 20)) / 20**0.5
-rules = {"BPTT": l.BPTT(), "TBPTT(1)": l.TBPTT(1), "RFLO": l.RFLO(R, decay=0.5), "e-prop": l.EProp(R)}
+rules = {
+    "BPTT": learning.BPTT(),
+    "TBPTT(1)": learning.TBPTT(1),
+    "RFLO": learning.RFLO(R, decay=0.5),
+    "e-prop": learning.EProp(R),
+}
 steps, eta = (400 if fast else 4_000), 0.01
 sgd, losses, profiles = optax.sgd(eta), {}, {}
 for name, rule in rules.items():
-    run = l.train_on_expectation(rule, student, big, steps=steps, optimizer=sgd, horizon=30, record_every=steps // 40)
-    losses[name], profiles[name] = run.losses, l.rank_profile(student, run.student)
-dw.plot.learning_curves(eta * jnp.arange(41) * (steps // 40), losses)
+    run = learning.train_on_expectation(
+        rule, student, big, steps=steps, optimizer=sgd, horizon=30, record_every=steps // 40
+    )
+    losses[name], profiles[name] = run.losses, learning.rank_profile(student, run.student)
+_ = dw.plot.learning_curves(eta * jnp.arange(41) * (steps // 40), losses)
 # %% [markdown]
 # All of them learn, but not the same thing. What RFLO writes into $W$ has as many directions as there are outputs, here
 # one; e-prop writes few that matter; BPTT many.
 
 # %%
-dw.plot.singular_values(profiles)
+_ = dw.plot.singular_values(profiles)
 for name, profile in profiles.items():
     print(f"{name:9} effective rank {profile.effective_rank:.3f}")
 
@@ -166,10 +184,10 @@ for name, profile in profiles.items():
 # The bound is exact for gradient descent, and an optimiser that scales entries one by one breaks it:
 
 # %%
-run = l.train_on_expectation(
+run = learning.train_on_expectation(
     rules["RFLO"], student, big, steps=400, optimizer=optax.adam(1e-3), horizon=30, record_every=400
 )
-print("RFLO with Adam: rank", int(l.rank_profile(student, run.student).rank()))
+print("RFLO with Adam: rank", int(learning.rank_profile(student, run.student).rank()))
 
 # %% [markdown]
 # ## Your own rule
@@ -180,12 +198,12 @@ print("RFLO with Adam: rank", int(l.rank_profile(student, run.student).rank()))
 
 # %%
 def rate(decay):
-    return l.stability(l.RFLO(1.0, decay), l.Teacher(1.0, 1.0, 0.6), 1.0).rate
+    return learning.stability(learning.RFLO(1.0, decay), learning.Teacher(1.0, 1.0, 0.6), 1.0).rate
 
 
 print("d rate / d decay =", jax.grad(rate)(0.5))
-mine = l.Rule(None, lambda W: 0.9 * W.T)
-print("mine at s = 1:", l.stability(mine, l.Teacher(1.0, 1.0, 0.6), 1.0).kind)
+mine = learning.Rule(None, lambda W: 0.9 * W.T)
+print("mine at s = 1:", learning.stability(mine, learning.Teacher(1.0, 1.0, 0.6), 1.0).kind)
 
 # %% [markdown]
 # `dynwarp reproduce learning` runs the whole study: every claim against what was computed, with its verdict.

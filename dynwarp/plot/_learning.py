@@ -49,7 +49,7 @@ def stability_map(stability: Any, s: Any, values: Any, *, label: str = "feedback
     shown = [Patch(color=colour, label=kind) for i, (kind, colour) in enumerate(_KINDS.items()) if (code == i).any()]
     if oscillates.any():
         shown.append(Patch(facecolor="none", edgecolor="black", hatch="///", label="oscillates"))
-    ax.legend(handles=shown, fontsize="small", loc="upper center", bbox_to_anchor=(0.5, 1.15), ncols=4, frameon=False)
+    ax.legend(handles=shown, fontsize="small", loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=3, frameon=False)
     ax.set_xlabel("output strength s of the optimum")
     ax.set_ylabel(label)
     return mesh
@@ -164,6 +164,7 @@ def singular_values(profiles: Mapping[str, Any], *, floor: float = 1e-18, ax=Non
         relative = np.maximum(values / (largest if largest > 0 else 1.0), floor)
         lines += ax.plot(np.arange(1, values.size + 1), relative, "o-", ms=3, lw=1, label=name)
     ax.set_yscale("log")
+    ax.xaxis.get_major_locator().set_params(integer=True)
     ax.set_xlabel("index")
     ax.set_ylabel("singular value / largest")
     ax.legend(frameon=False, fontsize="small")

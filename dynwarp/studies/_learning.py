@@ -45,10 +45,10 @@ class LearningConfig:
     scales: tuple[float, ...] = (1.0, 2.0, 4.5)
     training_horizon: int = 30
     training_rate: float = 0.01
-    training_steps: int = 3_200
+    training_steps: int = 2_400
     rank_steps: int = 400
     sample_steps: int = 200
-    noise_sequences: int = 4_000
+    noise_sequences: int = 2_000
     noise_steps: int = 400
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
@@ -13,7 +15,7 @@ from dynwarp.studies._study import Claim, Part, StudyFigure, new_figure
 Rules = dict[str, learning.AbstractRule]
 
 
-def named_rules(feedback=1.0, decay=0.5) -> Rules:
+def named_rules(feedback: Any = 1.0, decay: Any = 0.5) -> Rules:
     """The four rules of the paper, with one feedback and decay."""
     return {
         "BPTT": learning.BPTT(),
@@ -60,7 +62,7 @@ def optima(config) -> Part:
     silent_loss = float(learning.mode_loss(some, jnp.array([0.0, 0.0, 0.3])))
     expected_loss = float(some.product**2 / (2 * (1 - some.w**2)))
     symmetric_only = [name for name, line in saddles.items() if line is not None]
-    growth = float(saddles["BPTT"].eigenvalues(0.3)[0]) if saddles["BPTT"] is not None else float("nan")
+    growth = float(saddles["BPTT"].eigenvalues(jnp.array(0.3))[0]) if saddles["BPTT"] is not None else float("nan")
 
     claims = (
         Claim(
@@ -297,7 +299,7 @@ def trajectories(config) -> Part:
         "detour",
         figure,
         "RFLO from (1, 1, 0.6) to the optima: directly with R > 0, to the opposite branch with R < 0.",
-        "Two paths in the plane of a and w; the one with R < 0 crosses a = 0 at a negative w and ends with a < 0.",
+        "Two paths in the plane of a and w; the one with R < 0 dips to negative w and ends with a < 0.",
     )
     values = {
         "converged": converged, "wall": wall, "detour_end": to, "detour_time": when, "wall_time": wall_time,
@@ -315,9 +317,9 @@ def sequences(config) -> Part:
     teacher, state = learning.Teacher(1.1, 0.8, -0.35), jnp.array([0.7, 1.3, 0.55])
     rest, errors = {}, {}
     for name, rule in named_rules(-0.6, 0.45).items():
-        limit = -learning.mode_flow(rule, teacher)(0.0, state)
+        limit = -learning.mode_flow(rule, teacher)(jnp.zeros(()), state)
         correction = learning.sequence_correction(rule, teacher, state)
-        mean = -learning.mode_flow(rule, teacher, horizon=config.horizon, loss="sequence")(0.0, state)
+        mean = -learning.mode_flow(rule, teacher, horizon=config.horizon, loss="sequence")(jnp.zeros(()), state)
         rest[name] = float(jnp.max(jnp.abs(mean - limit)))
         errors[name] = float(jnp.max(jnp.abs(mean - limit - correction / config.horizon)))
     worst = max(errors.values())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -157,7 +156,4 @@ def _plain(value):
 
 def printed(result: StudyResult) -> str:
     """The claims as lines of text."""
-    lines = [
-        f"{c.verdict:>14}  {re.sub(r'[`*]', '', c.statement)}: {re.sub(r'[`*]', '', c.ours)}" for c in result.claims
-    ]
-    return "\n".join(lines) + "\n"
+    return "".join(f"{c.verdict:>14}  {c.statement}: {c.ours}\n" for c in result.claims)
