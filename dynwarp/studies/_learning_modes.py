@@ -163,7 +163,7 @@ def speed(config) -> Part:
             _verdict(abs(at["BPTT"] - 1) < 1e-3),
         ),
         Claim(
-            "so is TBPTT(1)",
+            "TBPTT(1) is slowest at s = sqrt|p| too",
             "stated for BPTT",
             f"s = {at['TBPTT(1)']:.4f}, not 1; rate {float(slowest['TBPTT(1)'].rate):.4f}",
             _verdict(abs(at["TBPTT(1)"] - 1) < 1e-3),
@@ -251,8 +251,8 @@ def trajectories(config) -> Part:
             _verdict(bool(turned)),
         ),
         Claim(
-            "learning ends at an optimum",
-            "RFLO and e-prop fail in some runs",
+            "RFLO and e-prop fail from some starts, BPTT and TBPTT(1) from none",
+            "runs of networks: RFLO and e-prop fail in some",
             f"from {config.starts} starts in [-2, 2]^2 x [-0.95, 0.95], w* = 0.8, R = 1: converged "
             + ", ".join(f"{name} {share:.3f}" for name, share in converged.items())
             + "; the others reach the wall |w| = 1 in finite time ("

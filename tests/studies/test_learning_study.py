@@ -88,8 +88,8 @@ def test_writes_report_numbers_and_figures(result, tmp_path):
 
 def test_failing_claims_are_told(result):
     verdicts = {claim.statement: claim.verdict for claim in result.claims}
-    assert verdicts["so is TBPTT(1)"] == "fails"
-    assert verdicts["so it does with Adam"] == "fails"
+    assert verdicts["TBPTT(1) is slowest at s = sqrt|p| too"] == "fails"
+    assert verdicts["RFLO's bound on the rank holds with Adam"] == "fails"
     assert verdicts["RFLO: the wrong sign, R s < 0, is unstable"] == "holds in part"
     assert "fails" in result.to_html()
 
