@@ -21,9 +21,9 @@ _RTOL, _ATOL = 1e-6, 1e-9
 _COMPARED = 16  # lanes
 
 
-def _land(rule, teacher, starts):
+def _land(rule, teacher, starts, block):
     found = dw.learning.find_landings(
-        rule, teacher, starts, loss_tolerance=_LOSS, max_time=_TIME, rtol=_RTOL, atol=_ATOL, throw=False
+        rule, teacher, starts, loss_tolerance=_LOSS, max_time=_TIME, rtol=_RTOL, atol=_ATOL, block=block, throw=False
     )
     return found.points, found.times, found.result == dw.RESULTS.successful, found.result == dw.RESULTS.wall
 
@@ -69,19 +69,20 @@ def _compared(output) -> Any:
     return jnp.where(converged | wall, jnp.log(times), 0), converged, wall
 
 
-def _lanes(*sizes: tuple[int, float, float]) -> list[dict[str, Any]]:
-    return [{"lanes": lanes, "w_low": low, "w_high": high} for lanes, low, high in sizes]
+def _lanes(*sizes: tuple[int, float, float], block: int = 256) -> list[dict[str, Any]]:
+    return [{"lanes": lanes, "w_low": low, "w_high": high, "block": block} for lanes, low, high in sizes]
 
 
 @case(
     group="learning",
-    check={"lanes": 64, "w_low": 0.8, "w_high": 0.8},
+    check={"lanes": 64, "w_low": 0.8, "w_high": 0.8, "block": 256},
     quick=_lanes((256, 0.8, 0.8), (4096, 0.8, 0.8), (4096, 0.99, 0.99)),
     full=_lanes((256, 0.99, 0.99), (256, 0.5, 0.99), (100_000, 0.8, 0.8), (100_000, 0.99, 0.99)),
-    gpu=_lanes((4096, 0.8, 0.8), (1_000_000, 0.8, 0.8), (1_000_000, 0.99, 0.99)),
+    # An accelerator has room for far more lanes at once.
+    gpu=_lanes((4096, 0.8, 0.8), (1_000_000, 0.8, 0.8), (1_000_000, 0.99, 0.99), block=131_072),
     peers=["scipy"],
 )
-def mode_landings(*, lanes: int, w_low: float, w_high: float, seed: int) -> Kernel:
+def mode_landings(*, lanes: int, w_low: float, w_high: float, block: int, seed: int) -> Kernel:
     """Mode flows of RFLO from random starts to convergence or the wall, rtol 1e-6; teachers of one w* or of many."""
     low, high = jnp.array([-2.0, -2.0, -0.95]), jnp.array([2.0, 2.0, 0.95])
     starts = low + (high - low) * jax.random.uniform(jax.random.key(seed), (lanes, 3), jnp.float64)
@@ -99,15 +100,16 @@ def mode_landings(*, lanes: int, w_low: float, w_high: float, seed: int) -> Kern
     steps = 122 if w_high < 0.95 else 152
     return Kernel(
         function=_land,
-        arguments=arguments,
+        arguments=(*arguments, block),
         digest=_compared,
         reference=lambda: _published_landings(float64(starts[:_COMPARED]), multipliers[:_COMPARED]),
         # Beside the tolerances of a step: a time at which the loss is 1e-8 stands or falls with 1e-4 in the state.
         tolerance=2e-3,
-        peer_tolerance=2e-3,
+        peer_tolerance=5e-3,
         # Six times the flow and a linear solve, and a Jacobian.
         flops=lanes * steps * (6 * (45 + 15 + 60) + 3 * 60),
         bytes=lanes * (3 + 3 + 3) * 8,
+        # Six stages a step, and the longest lane takes about twice as many as the mean.
         depth=6 * 2 * steps,
         work=lanes,
         unit="trajectories",
