@@ -10,24 +10,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dynwarp._checks import check_shape
 from dynwarp._results import RESULTS
+from dynwarp._simulate._rk4 import VectorField, rk4_step
 from dynwarp._simulate._scan import draw, match_dtype
 from dynwarp.models._recurrence import checkpointed_scan
-
-
-class VectorField(eqx.Module):
-    """A field with its input signal, in the form diffrax calls."""
-
-    model: Any
-    inputs: Any
-
-    def __call__(self, t, state, args=None):
-        if self.inputs is None:
-            return self.model(t, state)
-        signal = getattr(self.inputs, "evaluate", self.inputs)(t)
-        check_shape(signal, "inputs(t)", (self.model.input_size,), caller="simulate")
-        return self.model(t, state, signal)
 
 
 class StepPlan(eqx.Module):
@@ -96,7 +82,7 @@ def solve_fixed(
     def step(state, x):
         index, left, right, length = x
         if solver is None:
-            state = _rk4(field, left, right, length, state)
+            state = rk4_step(field, left, right, length, state)
         else:
             # Every step starts afresh: noise and breakpoints make the slope that a solver would hand on stale.
             memory = solver.init(terms, left, right, state, None)
@@ -110,15 +96,6 @@ def solve_fixed(
     xs = (index, plan.left, plan.right, plan.length)
     states = checkpointed_scan(outer, state0, xs, len(index), chunk=chunk, last_only=last_only)
     return states if last_only or plan.saved is None else states[np.asarray(plan.saved)]
-
-
-def _rk4(field, left, right, length, state):
-    middle = left + length / 2
-    k1 = field(left, state)
-    k2 = field(middle, state + length / 2 * k1)
-    k3 = field(middle, state + length / 2 * k2)
-    k4 = field(right, state + length * k3)
-    return state + length / 6 * (k1 + 2 * (k2 + k3) + k4)
 
 
 @eqx.filter_jit

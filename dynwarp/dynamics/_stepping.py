@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from dynwarp._checks import default_float
+from dynwarp._simulate._rk4 import VectorField, rk4_step
 from dynwarp.errors import ModelError
 from dynwarp.models import AbstractField, AbstractMap
 
@@ -51,13 +52,5 @@ class Step(eqx.Module):
             return self.model(state, input, step=index).astype(state.dtype)
         h = jnp.asarray(self.dt, state.dtype)
         t = jnp.asarray(self.start, state.dtype) + h * jnp.asarray(index).astype(state.dtype)
-        k1 = self._velocity(t, state)
-        k2 = self._velocity(t + h / 2, state + h / 2 * k1)
-        k3 = self._velocity(t + h / 2, state + h / 2 * k2)
-        k4 = self._velocity(t + h, state + h * k3)
-        return (state + h / 6 * (k1 + 2 * (k2 + k3) + k4)).astype(state.dtype)
-
-    def _velocity(self, t, state):
-        if self.signal is None:
-            return self.model(t, state)  # pyright: ignore[reportCallIssue]
-        return self.model(t, state, getattr(self.signal, "evaluate", self.signal)(t))
+        field = VectorField(self.model, self.signal)
+        return rk4_step(field, t, t + h, h, state).astype(state.dtype)
