@@ -71,8 +71,6 @@ def mode_landings(size, inputs):
 
     `RK45` is close at w* = 0.8 and hopeless at 0.99; `Radau` and `BDF` with the Jacobian take several times as long.
     """
-    if size["lanes"] > 256:
-        raise NotImplementedError("a loop over so many trajectories takes minutes: its time is that of 256, repeated")
     feedback, decay = -0.5, 0.5
 
     def land(start, v):

@@ -35,6 +35,7 @@ class Kernel:
     - `work`, `unit`: how many units (steps, trajectories) one call does; throughput is work per second.
     - `variants`: other ways to the same result, by name, as (function, arguments); timed beside it.
     - `peer_inputs`: NumPy arrays that peers start from.
+    - `peer_work`: how many units one call of a peer does, where it is spared the whole; its ratio is then per unit.
     - `peer_tolerance`: at which a peer agrees; peers that integrate or normalise otherwise need a wider one.
     - `compiled`: False for a function that runs on the host, which has no compile phases.
     """
@@ -51,6 +52,7 @@ class Kernel:
     unit: str = "calls"
     variants: Mapping[str, tuple[Callable[..., Any], tuple[Any, ...]]] = dataclasses.field(default_factory=dict)
     peer_inputs: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    peer_work: float | None = None
     peer_tolerance: float | None = None
     compiled: bool = True
 

@@ -185,6 +185,10 @@ def measure(
     for name, other in others.items():
         if samples.get(name):
             other.update(status="ok", steady=summary(samples[name]), ratio=ratio(samples[name], own))
+            if other["kind"] == "peer" and kernel.peer_work is not None:
+                share = kernel.work / kernel.peer_work
+                other["work"] = kernel.peer_work
+                other["ratio"] = {name: value * share for name, value in other["ratio"].items()}
         else:
             other.setdefault("status", "failed")
             other.setdefault("reason", "it failed while it was timed")

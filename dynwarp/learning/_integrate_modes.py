@@ -82,7 +82,7 @@ def integrate_modes(
 
     **Raises:** `ShapeError`, `ArgumentError`; `ConvergenceError` for lanes that failed, if `throw`.
 
-    **Cost:** about 0.7 microseconds a lane and step on one core.
+    **Cost:** about 0.2 microseconds a lane and step on one core.
 
     **Example:**
 

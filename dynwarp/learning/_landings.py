@@ -66,7 +66,7 @@ def find_landings(
     **Raises:** `ShapeError`, `ArgumentError`; `ConvergenceError` for lanes that ran out of steps or hold NaN, if
     `throw`.
 
-    **Cost:** 10^5 starts of RFLO at `rtol=1e-6` take about ten seconds of one core.
+    **Cost:** 10^5 starts of RFLO at `rtol=1e-6` take three to four seconds of one core.
 
     **Example:**
 
