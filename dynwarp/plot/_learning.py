@@ -155,6 +155,8 @@ def singular_values(profiles: Mapping[str, Any], *, floor: float = 1e-18, ax=Non
     >>> len(dw.plot.singular_values({"some rule": profile}))
     1
     """
+    from matplotlib.ticker import MaxNLocator
+
     ax = axes_or_new(ax, figsize=(5.0, 3.6))
     lines = []
     for name, profile in profiles.items():
@@ -164,7 +166,7 @@ def singular_values(profiles: Mapping[str, Any], *, floor: float = 1e-18, ax=Non
         relative = np.maximum(values / (largest if largest > 0 else 1.0), floor)
         lines += ax.plot(np.arange(1, values.size + 1), relative, "o-", ms=3, lw=1, label=name)
     ax.set_yscale("log")
-    ax.xaxis.get_major_locator().set_params(integer=True)
+    ax.xaxis.set_major_locator(MaxNLocator(integer=True))
     ax.set_xlabel("index")
     ax.set_ylabel("singular value / largest")
     ax.legend(frameon=False, fontsize="small")
