@@ -170,7 +170,7 @@ for name, rule in rules.items():
         rule, student, big, steps=steps, optimizer=sgd, horizon=30, record_every=steps // 40
     )
     losses[name], profiles[name] = run.losses, learning.rank_profile(student, run.student)
-_ = dw.plot.learning_curves(eta * jnp.arange(41) * (steps // 40), losses)
+_ = dw.plot.learning_curves(eta * np.arange(41) * (steps // 40), losses)
 # %% [markdown]
 # All of them learn, but not the same thing. What RFLO writes into $W$ has as many directions as there are outputs, here
 # one; e-prop writes few that matter; BPTT many.
