@@ -142,7 +142,8 @@ def fit(
     with `stats["interrupted"]` true.
 
     **Raises:** `ShapeError`, `SeriesError`, `NonFiniteError` and `ArgumentError` for data or options that do not fit;
-    `ConvergenceError` after 20 steps in a row without a finite gradient; `CheckpointError` for a damaged checkpoint.
+    `ConvergenceError` after 20 steps in a row, or all of them, without a finite gradient and update; `CheckpointError`
+    for a damaged checkpoint.
 
     **Cost:** `steps * batch_size * sequence_length` evaluations of the map and its gradient; memory for the states of
     one batch.
@@ -224,11 +225,13 @@ class _Run:
 
     @property
     def failed(self) -> bool:
-        return int(self.state.failures) >= MAX_FAILURES
+        return int(self.state.failures) >= min(MAX_FAILURES, self.steps)
 
     def go(self, advance, score, validate_every: int, checkpoint: Checkpoint | None, report: Report) -> None:
         began, count = time.perf_counter(), 1
         try:
+            # An interrupt during a validation leaves it to be done first.
+            self._validate_if_due(score, validate_every)
             while self.step < self.steps and not self.failed:
                 until = min(self.steps, (self.step // validate_every + 1) * validate_every)
                 count = max(1, min(count, CHUNK, until - self.step))
@@ -242,7 +245,7 @@ class _Run:
                 self.taken += count
                 spent = time.perf_counter() - chunk_began
                 if self.step == until:
-                    self._validate(score)
+                    self._validate_if_due(score, validate_every)
                     if checkpoint is not None:
                         self.save(checkpoint)
                 figures = {"loss": float(history[-1, 0])}
@@ -257,8 +260,10 @@ class _Run:
                 self.save(checkpoint)
         self.seconds = time.perf_counter() - began
 
-    def _validate(self, score: Callable[[Reconstruction], Any] | None) -> None:
-        if score is None:
+    def _validate_if_due(self, score: Callable[[Reconstruction], Any] | None, every: int) -> None:
+        due = self.step > 0 and (self.step % every == 0 or self.step == self.steps)
+        done = bool(self.validation) and self.validation[-1][0] == self.step
+        if score is None or done or not due:
             return
         value = float(score(self.state.model))
         self.validation.append((self.step, value))

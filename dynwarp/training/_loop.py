@@ -14,7 +14,7 @@ from dynwarp.training._objective import Objective
 from dynwarp.training._reconstruction import Reconstruction, trainable
 from dynwarp.training._windows import Windows
 
-# So many steps in a row without a finite gradient end the training.
+# So many steps in a row without a finite gradient and update end the training.
 MAX_FAILURES = 20
 # The most steps of one compiled call; the host looks in between.
 CHUNK = 256
@@ -47,8 +47,8 @@ def run_steps(
 ) -> tuple[LoopState, Float[Array, "CHUNK 2"]]:
     """`count` steps, at most `CHUNK`, and the loss and gradient norm of each.
 
-    `count` is traced, so that one program serves any number of steps. A step whose loss or gradient is not finite
-    changes no parameter.
+    `count` is traced, so that one program serves any number of steps. A step whose loss, gradient or update is not
+    finite changes no parameter.
     """
     dynamic, static = eqx.partition(state, eqx.is_array)
     dtype = windows.values.dtype
@@ -60,12 +60,11 @@ def run_steps(
         gradient: Any
         loss, gradient = objective.gradient(old.model, *windows.draw(batch_size, draw_key), noise_key)
         norm = optax.tree.norm(gradient)
-        finite = jnp.isfinite(loss) & jnp.isfinite(norm)
-
         parameters: Any = eqx.filter(old.model, trainable(old.model))
         # Optax counts in int32 and mixes it with floats, which strict promotion forbids.
         with jax.numpy_dtype_promotion("standard"):
             updates, optimizer_state = optimizer.update(gradient, old.optimizer_state, parameters)
+        finite = jnp.isfinite(loss) & jnp.isfinite(norm) & jnp.isfinite(optax.tree.norm(updates))
         moved = (eqx.apply_updates(old.model, updates), optimizer_state)
         kept = (old.model, old.optimizer_state)
         model, optimizer_state = jax.tree.map(
@@ -73,7 +72,7 @@ def run_steps(
         )
 
         new = LoopState(model, optimizer_state, old.step + 1, jnp.where(finite, 0, old.failures + 1))
-        history = history.at[i].set(jnp.stack([loss, norm]).astype(dtype))
+        history = history.at[i].set(jnp.where(finite, jnp.stack([loss, norm]), jnp.nan).astype(dtype))
         return eqx.filter(new, eqx.is_array), history
 
     history = jnp.full((CHUNK, 2), jnp.nan, dtype)

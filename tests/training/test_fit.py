@@ -196,6 +196,22 @@ def test_an_interrupted_run_resumes_bit_for_bit(model, circle, tmp_path, stop):
     assert identical(run(model, circle, directory=tmp_path, resume=True, **options).last, whole.last)
 
 
+def test_an_interrupt_during_a_validation_leaves_it_to_the_resumed_run(model, circle, tmp_path):
+    score = training.ReconstructionScore(circle[:30], horizon=5)
+
+    def interrupted(model):
+        raise KeyboardInterrupt
+
+    options = {"steps": 8, "validate_every": 4}
+    whole = run(model, circle, validation=score, **options)
+    first = run(model, circle, validation=interrupted, directory=tmp_path, **options)
+    assert (first.stats["interrupted"], first.stats["steps"]) == (True, 4)
+    second = run(model, circle, validation=score, directory=tmp_path, resume=True, **options)
+    assert second.history.validation_step.tolist() == [4, 8]
+    np.testing.assert_array_equal(second.history.validation, whole.history.validation)
+    assert identical(second.reconstruction, whole.reconstruction)
+
+
 def test_resuming_another_run_or_a_damaged_file_is_refused(model, circle, tmp_path):
     run(model, circle, directory=tmp_path)
     with pytest.raises(ArgumentError, match="another `noise`"):
@@ -231,6 +247,13 @@ def test_one_bad_step_is_skipped_and_many_end_the_run(model, circle):
     assert failed.stats["steps"] < 100
     with pytest.raises(ConvergenceError, match="fit"):
         run(model, circle, steps=100, loss=always)
+
+
+def test_an_update_that_is_not_finite_is_skipped(model, circle):
+    failed = run(model, circle, steps=3, optimizer=optax.sgd(np.inf), throw=False)
+    assert failed.result == RESULTS.non_finite
+    assert failed.stats["skipped"] == 3
+    assert identical(failed.model, model)
 
 
 def test_number_of_compilations_does_not_depend_on_the_steps(model, circle):
