@@ -12,6 +12,7 @@ import numpy as np
 
 from dynwarp import dynamics, metrics
 from dynwarp._results import RESULTS
+from dynwarp._simulate import simulate
 from dynwarp.io import Series
 from dynwarp.models import AbstractMap, AbstractPiecewiseLinearModel
 from dynwarp.training import Reconstruction
@@ -48,7 +49,7 @@ def analyze(
         map, state0 = model, jnp.zeros(model.state_size)
     facts["model"] = {"class": type(map).__name__, "state_size": map.state_size, "parameters": _parameter_count(model)}
 
-    states = np.asarray(_run(map, state0, steps))
+    states = np.asarray(simulate(map, state0, steps=steps, mode="scan"))
     if series is not None and parts is not None and isinstance(model, Reconstruction):
         channels = series.values.shape[1] // series.dimension
         facts["prediction"] = _prediction(model, parts, channels, arrays)
@@ -67,18 +68,13 @@ def analyze(
 
 
 @eqx.filter_jit
-def _run(map, state0, steps: int):
-    def step(state, _):
-        state = map(state)
-        return state, state
-
-    return jax.lax.scan(step, state0, length=steps)[1]
-
-
-@eqx.filter_jit
 def _predictions(model: Reconstruction, values, longest: int):
     """What follows each observation, `(T, longest, N)`."""
-    return jax.vmap(lambda x: jax.vmap(model.decode)(_run(model.map, model.encode(x), longest)))(values)
+
+    def follow(x):
+        return jax.vmap(model.decode)(simulate(model.map, model.encode(x), steps=longest, mode="scan"))
+
+    return jax.vmap(follow)(values)
 
 
 def _prediction(model: Reconstruction, parts, channels: int, arrays) -> dict[str, Any]:
@@ -89,13 +85,16 @@ def _prediction(model: Reconstruction, parts, channels: int, arrays) -> dict[str
         predicted = np.asarray(_predictions(model, jnp.asarray(values), longest))[..., :channels]
         seen = values[:, :channels]
         ahead = range(1, longest + 1)
-        errors = np.array([np.mean((predicted[:-n, n - 1] - seen[n:]) ** 2) for n in ahead])
+        with np.errstate(over="ignore"):
+            errors = np.array([np.mean((predicted[:-n, n - 1] - seen[n:]) ** 2) for n in ahead])
         persistence = np.array([np.mean((seen[:-n] - seen[n:]) ** 2) for n in ahead])
         arrays[f"error_{name}"], arrays[f"persistence_{name}"] = errors, persistence
         facts[name] = {"rows": len(values)}
         if longest >= HORIZON:
             e, p = errors[HORIZON - 1], persistence[HORIZON - 1]
-            facts[name] |= {"prediction_error": e, "persistence_error": p, "times_better": p / e}
+            # None where there is no such ratio: persistence is without error on a stretch that stands still.
+            better = p / e if p > 0 and 0 < e < np.inf else None
+            facts[name] |= {"prediction_error": e, "persistence_error": p, "times_better": better}
             arrays[f"predicted_{name}"] = predicted[:-HORIZON, HORIZON - 1]
     return facts
 
@@ -185,7 +184,8 @@ def _candidates(map, states) -> tuple[np.ndarray, bool]:
         patterns = np.unique(visited, axis=0)[:4096]
     J, b = (np.asarray(x) for x in jax.vmap(linear.affine)(jnp.asarray(patterns)))
     eye = np.eye(linear.state_size)
-    regular = np.linalg.cond(eye - J) < 1e12
+    finite = np.isfinite(J).all((1, 2)) & np.isfinite(b).all(1)
+    regular = finite & (np.linalg.cond(np.where(finite[:, None, None], eye - J, 0)) < 1e12)
     virtual = np.linalg.solve(eye - J[regular], b[regular][..., None])[..., 0]
     complete = relus <= _MAX_RELUS and bool(regular.all())
     return np.concatenate([virtual, spread]), complete

@@ -31,7 +31,7 @@ def add_parser(commands):
 
 def run(arguments) -> int:
     """Analyzes, prints and writes."""
-    out: Path = arguments.out or arguments.model.with_name(arguments.model.stem + "-report")
+    out: Path = arguments.out or arguments.model.parent / (arguments.model.stem + "-report")
     if out.exists() and not out.is_dir():
         raise ArgumentError(f"`--out` {str(out)!r} must be a folder; it is a file.")
     if arguments.steps < 100:
@@ -50,25 +50,26 @@ def _analyze(arguments, out: Path) -> int:
     from dynwarp.models import AbstractMap
     from dynwarp.training import Reconstruction
 
-    model, metadata = io.load(arguments.model), io.load_metadata(arguments.model)
+    model = io.load(arguments.model)
+    fitted = io.load_metadata(arguments.model).get(_recording.METADATA, {})
     if not isinstance(model, Reconstruction | AbstractMap):
         raise ModelError(
             f"{str(arguments.model)!r} holds a {type(model).__name__}; analyze takes maps and what fit writes."
         )
     model = jax.tree.map(lambda x: x.astype(float) if eqx.is_inexact_array(x) else x, model)
     series, parts = None, None
-    if isinstance(model, Reconstruction) and (arguments.series is not None or "reading" in metadata):
-        series = _recording.recorded(metadata, arguments.series)
+    if isinstance(model, Reconstruction) and (arguments.series is not None or fitted):
+        series = _recording.recorded(fitted, arguments.series)
         if series.values.shape[1] != model.observation_size:
             raise SeriesError(
                 f"The recording has {series.values.shape[1]} channels and the model {model.observation_size}."
             )
-        parts = _recording.split(series, metadata["validation_fraction"])
+        parts = _recording.split(series, fitted["validation_fraction"])
     elif arguments.series is not None:
         raise ArgumentError("`--series` needs a model that `dynwarp fit` wrote; this file holds the map alone.")
 
     analysis = analyze(model, series, parts, arguments.steps)
-    facts = {"file": arguments.model.name, **analysis.facts, "training": metadata}
+    facts = {"file": arguments.model.name, **analysis.facts, "training": fitted}
     written = [out / "analysis.json"]
     page = None if arguments.json else html_page(facts, analysis.arrays, series)
     out.mkdir(parents=True, exist_ok=True)

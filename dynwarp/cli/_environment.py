@@ -42,8 +42,13 @@ def computing(device: str = "auto"):
         hint = " Install dynwarp[cuda12] or dynwarp[cuda13] on a machine with an NVIDIA GPU." if device == "gpu" else ""
         wanted = "the platform in JAX_PLATFORMS" if device == "auto" else f"a {device}"
         raise DeviceError(f"JAX does not find {wanted} on this machine.{hint}") from error
-    with jax.default_device(found[0]):
-        yield found[0]
+    try:
+        with jax.default_device(found[0]):
+            yield found[0]
+    except jax.errors.JaxRuntimeError as error:
+        if "RESOURCE_EXHAUSTED" not in str(error):
+            raise
+        raise MemoryError(str(error).splitlines()[0]) from error
 
 
 def _private(folder: Path) -> bool:

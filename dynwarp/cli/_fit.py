@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 import sys
@@ -58,13 +59,15 @@ def add_parser(commands):
 def run(arguments) -> int:
     """Trains and writes the model."""
     out: Path = arguments.out
-    if out.is_dir() or not out.parent.is_dir() or not os.access(out.parent, os.W_OK):
+    if (out.exists() and not out.is_file()) or not out.parent.is_dir() or not os.access(out.parent, os.W_OK):
         raise ArgumentError(f"`--out` {str(out)!r} must be a file in a folder that exists and can be written to.")
     for name in ("steps", "interval", "sequence_length", "batch_size", "state_size"):
         if getattr(arguments, name) < 1:
             raise ArgumentError(f"`--{name.replace('_', '-')}` must be at least 1; got {getattr(arguments, name)}.")
-    if not arguments.lr > 0:
-        raise ArgumentError(f"`--lr` must be positive; got {arguments.lr}.")
+    if not 0 < arguments.lr < math.inf:
+        raise ArgumentError(f"`--lr` must be positive and finite; got {arguments.lr}.")
+    if not -(2**63) <= arguments.seed < 2**63:
+        raise ArgumentError(f"`--seed` must be a whole number of 64 bits; got {arguments.seed}.")
     reading = _recording.reading_options(arguments)
     series = _recording.read(reading)
     train, _ = _recording.split(series, arguments.validation_fraction)
@@ -147,7 +150,7 @@ def _write(arguments, reading, series, result) -> int:
             "validation": [float(v) if np.isfinite(v) else None for v in history.validation],
         },
     }
-    io.save(arguments.out, result.reconstruction, metadata=metadata)
+    io.save(arguments.out, result.reconstruction, metadata={_recording.METADATA: metadata})
     stats = result.stats
     sys.stdout.write(
         f"{stats['steps']} steps in {stats['seconds']:.0f} s, the best after {stats['best_step']}; "

@@ -11,7 +11,7 @@ from dynwarp.cli import _analyze, _bench, _fit, _info, _reproduce
 from dynwarp.errors import DynwarpError
 
 _COMMANDS = (_fit, _analyze, _reproduce, _bench, _info)
-FAILED, INTERRUPTED = 2, 130
+UNEXPECTED, FAILED, INTERRUPTED = 1, 2, 130
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -34,8 +34,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     **Arguments:** `argv`, the words after `dynwarp`; those of the process if None.
 
-    **Returns:** the exit code: 0; 2 for an error, which is one line on standard error; 130 after Ctrl-C. `--help` and a
-    wrong option exit by `SystemExit`, as argparse does.
+    **Returns:** the exit code: 0; 2 for an error, which is one line on standard error; 1 for one that dynwarp did not
+    foresee; 130 after Ctrl-C. `--help` and a wrong option exit by `SystemExit`, as argparse does.
 
     **Example:**
 
@@ -63,6 +63,13 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise
         _complain(f"{type(error).__name__}: {error}" if str(error) else type(error).__name__)
         return FAILED
+    except Exception as error:
+        if arguments.debug:
+            raise
+        _complain(
+            f"unexpected {type(error).__name__}: {str(error).rstrip('.')}. This is a fault of dynwarp; --debug shows where it is."
+        )
+        return UNEXPECTED
 
 
 def _complain(message: str) -> None:

@@ -26,8 +26,8 @@ def headline(facts: dict[str, Any]) -> list[tuple[str, str]]:
     for part, name in _STRETCHES.items():
         p = prediction.get(part, {})
         if "times_better" in p:
-            errors = f"{p['prediction_error']:.4g}; persistence {p['persistence_error']:.4g}"
-            lines.append((f"PE({prediction['horizon']}), {name}", f"{errors}: {_better(p['times_better'])}"))
+            errors = f"{_number(p['prediction_error'])}; persistence {_number(p['persistence_error'])}"
+            lines.append((f"PE({prediction['horizon']}), {name}", f"{errors}{_better(p['times_better'])}"))
     generation = facts["generation"]
     state = "bounded" if generation["bounded"] else "NOT bounded"
     reach = generation.get("largest_excursion")
@@ -129,7 +129,8 @@ def _predictions(facts, arrays) -> Section:
         ax.set_title(_STRETCHES[part], fontsize=10)
         p = prediction[part]
         if "times_better" in p:
-            rows.append([_STRETCHES[part], p["prediction_error"], p["persistence_error"], p["times_better"]])
+            figures = (p["prediction_error"], p["persistence_error"], p["times_better"])
+            rows.append([_STRETCHES[part], *("-" if x is None else x for x in figures)])
     text = (
         f"The model starts anew at every row and predicts {n} steps ahead; persistence predicts that the last value "
         "stays. Errors are mean squares in standard deviations of the recording."
@@ -227,5 +228,11 @@ def _training(training: dict[str, Any]) -> Section:
     return Section("Training", [Figure(canvas, caption, "Loss against step."), Table(["option", "value"], rows)])
 
 
-def _better(times: float) -> str:
-    return f"{times:.2f} times better" if times >= 1 else f"{1 / times:.2f} times WORSE"
+def _better(times: float | None) -> str:
+    if times is None:
+        return ""
+    return f": {times:.2f} times better" if times >= 1 else f": {1 / times:.2f} times WORSE"
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.4g}"

@@ -9,6 +9,8 @@ from dynwarp.errors import ArgumentError, SeriesError
 
 # The embedding of the built-in electrocardiogram: 70 samples, from before the P wave to the R peak.
 DEFAULT_EMBEDDING = {"embed": 6, "lag": 14}
+# Under this name `dynwarp fit` keeps in a model file what it knows; other names are the user's.
+METADATA = "dynwarp fit"
 
 
 def add_reading_options(parser) -> None:
@@ -57,22 +59,31 @@ def read(options: dict[str, Any]):
 
 def split(series, held_out: float):
     """The stretch to train on and the tail that is held out, without the rows that hold samples of both."""
+    import numpy as np
+
     if not 0 < held_out < 1:
         raise ArgumentError(f"`--validation-fraction` must lie between 0 and 1; got {held_out!r}.")
-    return series.split(1 - held_out)
+    train, tail = series.split(1 - held_out)
+    still = [name for name, extent in zip(series.columns, np.ptp(train.values, axis=0)) if extent == 0]
+    if still:
+        raise SeriesError(
+            f"{series.source}: column {', '.join(map(repr, still))} is constant over the {len(train.values)} rows to "
+            "train on and has no dynamics there; choose others with --columns, or hold out less with "
+            "--validation-fraction."
+        )
+    return train, tail
 
 
-def recorded(metadata: dict[str, Any], path: Path | None):
+def recorded(fitted: dict[str, Any], path: Path | None):
     """The recording that a model was trained on, found again, or another one read in the same way."""
-    options = metadata.get("reading")
-    if options is None:
+    if not fitted:
         raise ArgumentError("The model file does not say how its recording is read; it was not made by `dynwarp fit`.")
     try:
-        series = read(options | ({} if path is None else {"path": str(path)}))
+        series = read(fitted["reading"] | ({} if path is None else {"path": str(path)}))
     except SeriesError as error:
         hint = "" if path is not None else " Give the recording with --series."
         raise SeriesError(f"{error}{hint}") from error
-    trained = metadata["series"]
+    trained = fitted["series"]
     if len(series.columns) != len(trained["columns"]):
         raise SeriesError(f"The recording has {len(series.columns)} columns; the model has {len(trained['columns'])}.")
     return series

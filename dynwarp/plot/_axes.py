@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from dynwarp.errors import MissingDependencyError
 
 # Colours that stay apart for colour-blind readers (Okabe and Ito); recordings are black.
@@ -24,3 +26,9 @@ def axes_or_new(ax: Any, *, figsize: tuple[float, float] = (7.0, 3.0)):
 def tidy(ax) -> None:
     """No frame on the sides that carry no scale."""
     ax.spines[["top", "right"]].set_visible(False)
+
+
+def drawable(values):
+    """Values as floats, NaN where they are too large for matplotlib to find ticks."""
+    values = np.asarray(values, float)
+    return np.where(np.abs(values) < 1e100, values, np.nan)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from dynwarp._checks import check_shape
-from dynwarp.plot._axes import GENERATED, RECORDED, REFERENCE, axes_or_new, tidy
+from dynwarp.plot._axes import GENERATED, RECORDED, REFERENCE, axes_or_new, drawable, tidy
 
 
 def series(recorded: Any, generated: Any = None, *, sampling_interval: float | None = None, unit: str = "s", ax=None):
@@ -34,7 +34,7 @@ def series(recorded: Any, generated: Any = None, *, sampling_interval: float | N
             values = np.asarray(values)
             check_shape(values, name, ("T",), caller="plot.series")
             times = np.arange(values.size) * (1.0 if sampling_interval is None else sampling_interval)
-            lines += ax.plot(times, values, color=colour, lw=1, label=name)
+            lines += ax.plot(times, drawable(values), color=colour, lw=1, label=name)
     ax.set_xlabel("step" if sampling_interval is None else f"time / {unit}")
     ax.legend(frameon=False, loc="upper right")
     tidy(ax)
@@ -92,7 +92,7 @@ def prediction_error(horizons: Any, errors: dict[str, Any], *, ax=None):
     lines = []
     for i, (name, curve) in enumerate(errors.items()):
         colour = REFERENCE if "persistence" in name else GENERATED
-        lines += ax.plot(horizons, np.asarray(curve), color=colour, lw=1.5, ls=("-", "--")[i % 2], label=name)
+        lines += ax.plot(horizons, drawable(curve), color=colour, lw=1.5, ls=("-", "--")[i % 2], label=name)
     ax.set_yscale("log")
     ax.set_xlabel("steps ahead")
     ax.set_ylabel("mean squared error")
@@ -122,9 +122,11 @@ def training_history(history: Any, *, smoothing: int = 50, steps: Any = None, ax
     ends = np.cumsum([block.size for block in blocks])
     steps = ends if steps is None else np.asarray(steps)[ends - 1]
     medians = [np.nanmedian(block) if np.isfinite(block).any() else np.nan for block in blocks]
-    lines = ax.plot(steps, medians, color=GENERATED, lw=1.2, label="loss")
+    lines = ax.plot(steps, drawable(medians), color=GENERATED, lw=1.2, label="loss")
     if np.size(history.validation):
-        lines += ax.plot(history.validation_step, history.validation, ".", color=RECORDED, label="validation score")
+        lines += ax.plot(
+            history.validation_step, drawable(history.validation), ".", color=RECORDED, label="validation score"
+        )
     ax.set_yscale("log")
     ax.set_xlabel("step")
     ax.legend(frameon=False)

@@ -47,7 +47,7 @@ def model_file(folder, recording):
 
 
 def test_fit_writes_a_model_that_remembers_its_recording(model_file, recording):
-    model, metadata = dw.io.load(model_file), dw.io.load_metadata(model_file)
+    model, metadata = dw.io.load(model_file), dw.io.load_metadata(model_file)["dynwarp fit"]
     assert isinstance(model, dw.training.Reconstruction)
     assert model.map.W.dtype == np.float32
     assert metadata["reading"]["path"] == str(recording)
@@ -130,7 +130,7 @@ def test_double_precision_and_another_model(recording, folder):
 def test_the_default_recording_is_the_electrocardiogram(folder):
     path = folder / "ecg.dynwarp"
     assert main(["fit", "--out", str(path), *TINY]) == 0
-    series = dw.io.load_metadata(path)["series"]
+    series = dw.io.load_metadata(path)["dynwarp fit"]["series"]
     assert (series["source"], series["dimension"], series["lag"]) == ("pywt.data.ecg", 6, 14)
 
 
@@ -159,7 +159,7 @@ def test_interrupt_keeps_the_model_and_resume_completes_it(folder, recording, mo
     with monkeypatch.context() as patch:
         patch.setattr(_progress, "_bar", lambda: __import__("contextlib").nullcontext(report))
         assert main(["fit", str(recording), "--out", str(path), *options]) == 130
-    assert dw.io.load_metadata(path)["stats"]["interrupted"] is True
+    assert dw.io.load_metadata(path)["dynwarp fit"]["stats"]["interrupted"] is True
     assert "--resume" in capsys.readouterr().out
     assert main(["fit", str(recording), "--out", str(path), "--resume", *options]) == 0
     np.testing.assert_array_equal(dw.io.load(path).map.W, dw.io.load(whole).map.W)
@@ -211,12 +211,17 @@ def test_a_bad_recording_is_one_line_and_no_file(name, message, folder, capsys):
         (["fit", "--out", "/no/such/folder/m.dynwarp"], "--out"),
         (["fit", "--steps", "0"], "--steps"),
         (["fit", "--lr", "-1"], "--lr"),
+        (["fit", "--lr", "inf"], "--lr"),
+        (["fit", "--seed", str(10**20)], "--seed"),
+        (["fit", "--out", "/dev/null"], "--out"),
+        (["fit", "--quiet", "--steps", "1", "--batch-size", str(10**11)], "Out of memory"),
         (["fit", "--validation-fraction", "2"], "--validation-fraction"),
         (["fit", "--state-size", "3", "--relu-size", "2"], "6 observed channels"),
         (["fit", "--noise", "-1"], "noise"),
         (["fit", "--columns", "a"], "--columns"),
         (["fit", "--device", "gpu"], "gpu"),
         (["analyze", "absent.dynwarp"], "does not exist"),
+        (["analyze", "."], "folder"),
         (["analyze", "absent.dynwarp", "--steps", "1"], "--steps"),
         (["reproduce", "no-such-study"], "no-such-study"),
     ],
@@ -228,6 +233,56 @@ def test_a_bad_option_is_one_line(words, message, folder, monkeypatch, capsys):
     assert complaint.count("\n") == 1
     assert message in complaint
     assert not (folder / "model.dynwarp").exists()
+
+
+def test_an_error_that_nobody_foresaw_is_one_line_too(monkeypatch, capsys):
+    def fail(device):
+        raise RuntimeError("no such luck")
+
+    monkeypatch.setattr("dynwarp.cli._info.computing", fail)
+    assert main(["info"]) == 1
+    complaint = capsys.readouterr().err
+    assert complaint.count("\n") == 1
+    assert "no such luck" in complaint
+    with pytest.raises(RuntimeError, match="no such luck"):
+        main(["info", "--debug"])
+
+
+def test_a_recording_that_stands_still_in_one_part(folder, capsys):
+    t = np.arange(160.0)
+    moving, out = np.stack([np.sin(t / 4), np.cos(t / 4)], axis=1), folder / "still"
+    np.save(folder / "late.npy", np.where(t[:, None] < 120, 0.5, moving))
+    assert main(["fit", str(folder / "late.npy"), "--out", str(folder / "late.dynwarp"), *TINY]) == 2
+    assert "to train on" in capsys.readouterr().err
+    np.save(folder / "early.npy", np.where(t[:, None] < 100, moving, 0.5))
+    path = folder / "early.dynwarp"
+    assert main(["fit", str(folder / "early.npy"), "--out", str(path), *TINY]) == 0
+    assert main(["analyze", str(path), "--out", str(out), "--steps", "100"]) == 0
+    held_out = json.loads((out / "analysis.json").read_text())["prediction"]["held_out"]
+    assert held_out["persistence_error"] == 0
+    assert held_out["times_better"] is None
+
+
+@pytest.mark.parametrize("value", [1e30, np.nan])
+def test_a_model_that_runs_away_is_analyzed(value, model_file, folder):
+    import equinox as eqx
+
+    path, out = folder / f"{value}.dynwarp", folder / f"{value}"
+    model = eqx.tree_at(lambda m: m.map.W, dw.io.load(model_file), replace_fn=lambda W: W * value)
+    dw.io.save(path, model, metadata=dw.io.load_metadata(model_file))
+    assert main(["analyze", str(path), "--out", str(out), "--steps", "100"]) == 0
+    facts = json.loads((out / "analysis.json").read_text())
+    assert facts["generation"]["bounded"] is False
+    assert "lyapunov" not in facts
+
+
+def test_metadata_of_the_users_own(folder):
+    import jax
+
+    path = folder / "own.dynwarp"
+    model = dw.training.Reconstruction(dw.models.ALRNN(3, 1, key=jax.random.key(0)), 2, key=jax.random.key(1))
+    dw.io.save(path, model, metadata={"history": [1, 2], "reading": {}, "loss": float("nan")})
+    assert main(["analyze", str(path), "--out", str(folder / "own"), "--steps", "100"]) == 0
 
 
 def test_a_damaged_model_and_a_lost_recording(model_file, recording, folder, capsys):
