@@ -185,7 +185,8 @@ def _candidates(map, states) -> tuple[np.ndarray, bool]:
     J, b = (np.asarray(x) for x in jax.vmap(linear.affine)(jnp.asarray(patterns)))
     eye = np.eye(linear.state_size)
     finite = np.isfinite(J).all((1, 2)) & np.isfinite(b).all(1)
-    regular = finite & (np.linalg.cond(np.where(finite[:, None, None], eye - J, 0)) < 1e12)
+    conditions = np.linalg.cond(np.where(np.expand_dims(finite, (1, 2)), eye - J, 0.0))
+    regular = finite & (conditions < 1e12)
     virtual = np.linalg.solve(eye - J[regular], b[regular][..., None])[..., 0]
     complete = relus <= _MAX_RELUS and bool(regular.all())
     return np.concatenate([virtual, spread]), complete

@@ -66,9 +66,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Exception as error:
         if arguments.debug:
             raise
-        _complain(
-            f"unexpected {type(error).__name__}: {str(error).rstrip('.')}. This is a fault of dynwarp; --debug shows where it is."
-        )
+        what = f"unexpected {type(error).__name__}: {str(error).rstrip('.')}"
+        _complain(f"{what}. This is a fault of dynwarp; --debug shows where it is.")
         return UNEXPECTED
 
 
