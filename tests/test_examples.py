@@ -1,4 +1,4 @@
-"""Every docstring example and every Python block of the README runs."""
+"""Every docstring example and every Python block of the README and the documentation runs."""
 
 import doctest
 import importlib
@@ -33,11 +33,18 @@ def test_docstring_examples(name):
     assert runner.failures == 0, f"{runner.failures} examples of {name} failed; the output above says which"
 
 
+PAGES = [README, *sorted((README.parent / "docs" / "pages").glob("*.md"))]
+
+
 @pytest.mark.skipif(not README.exists(), reason="README.md is not beside the installed package")
-def test_readme_blocks(tmp_path, monkeypatch):
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_pages_run(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    blocks = re.findall(r"^```python\n(.*?)^```", README.read_text(), flags=re.M | re.S)
-    assert blocks
+    blocks = re.findall(r"^```python\n(.*?)^```", page.read_text(), flags=re.M | re.S)
+    if page == README:
+        assert blocks
     names: dict = {}
-    for block in blocks:
-        exec(compile(block, "README.md", "exec"), names)
+    # As a reader runs them: without the strict promotion of the tests.
+    with jax.numpy_dtype_promotion("standard"):
+        for block in blocks:
+            exec(compile(block, page.name, "exec"), names)

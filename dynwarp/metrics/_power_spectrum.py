@@ -56,7 +56,8 @@ def power_spectrum_distance(
     **Arguments:**
 
     - `true`, `generated`: shapes `(T, N)` and `(S, N)`; the longer one is cut to the length of the other.
-    - `smoothing`: as in [`power_spectrum`][dynwarp.metrics.power_spectrum].
+    - `smoothing`: as in [`power_spectrum`][dynwarp.metrics.power_spectrum]. A spectrum of fewer bins than some eight
+      standard deviations, 320 steps at the default, is smoothed flat, and the distance then says little: lower it.
 
     **Returns:** a scalar between 0 and 1: (1/sqrt 2) |sqrt f - sqrt g|. A column that is constant, or not finite, in
     one of them counts 1; constant in both, 0. Differentiable where the spectra differ.
