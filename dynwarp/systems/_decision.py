@@ -1,7 +1,5 @@
 """A rate model of a choice between two alternatives."""
 
-# ruff: noqa: N815 (the parameters keep their names in the literature)
-
 from __future__ import annotations
 
 from typing import ClassVar

@@ -1,7 +1,5 @@
 """Single neurons: excitable, spiking and bursting."""
 
-# ruff: noqa: N815 (the parameters keep their names in the literature)
-
 from __future__ import annotations
 
 from typing import ClassVar

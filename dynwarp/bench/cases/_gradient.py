@@ -169,7 +169,7 @@ def gru_gradient(*, state_size: int, input_size: int, steps: int, batch: int, dt
     )
     return Kernel(
         function=_gradient,
-        arguments=(model, states0, inputs, None),
+        arguments=(model, states0, inputs, None, False),
         digest=_weights,
         reference=lambda: _weights(jax.jit(_equinox_gradient)(*cast((cell, states0, inputs), "float64"))),
         tolerance=2e-5 if dtype == "float32" else 1e-12,
