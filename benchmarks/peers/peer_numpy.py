@@ -111,6 +111,6 @@ def lyapunov_rnn(size, inputs):
             if index % every == every - 1:
                 frame, r = np.linalg.qr(frame)
                 total += np.log(np.abs(np.diag(r)))
-        return total[None] / size["steps"] if size["steps"] <= 60 else None
+        return total[None] / size["steps"] if size["steps"] <= 100 else None
 
     return call
