@@ -127,8 +127,7 @@ def predict_standard(model: Reconstruction, values: Float[Array, "T N"], steps: 
     """[`Reconstruction.predict`][dynwarp.training.Reconstruction.predict] in standardised units."""
 
     def one(x):
-        state, _ = jax.lax.scan(lambda z, _: (model.map(z), None), model.encode(x), length=steps)
-        return model.decode(state)
+        return model.decode(simulate(model.map, model.encode(x), steps=steps, mode="scan", last_only=True))
 
     return jax.vmap(one)(values)
 
