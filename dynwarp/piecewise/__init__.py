@@ -6,6 +6,8 @@ from dynwarp.piecewise._cycle import cycle_at as cycle_at
 from dynwarp.piecewise._find_cycles import find_cycles as find_cycles
 from dynwarp.piecewise._fixed_points import RegionFixedPoints as RegionFixedPoints
 from dynwarp.piecewise._fixed_points import fixed_points_by_region as fixed_points_by_region
+from dynwarp.piecewise._homeomorphism import Homeomorphism as Homeomorphism
+from dynwarp.piecewise._homeomorphism import is_homeomorphism as is_homeomorphism
 from dynwarp.piecewise._inverse import Preimages as Preimages
 from dynwarp.piecewise._inverse import preimages as preimages
 from dynwarp.piecewise._local import Piece as Piece
