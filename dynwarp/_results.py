@@ -25,6 +25,7 @@ class RESULTS(eqx.Enumeration):
     escaped = "The state left the radius that was asked for."
     virtual = "The solution is virtual: its points lie in other regions than the itinerary says."
     time_limit = "The time limit came before anything else."
+    vanished = "Everything that was to be measured is exactly zero."
 
 
 def describe(result: RESULTS) -> list[str]:
