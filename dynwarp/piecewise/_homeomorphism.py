@@ -126,22 +126,27 @@ def is_homeomorphism(
     f = HostMap.of(form)
     normals = arrangement(f.W2, f.h2).normals
     independent = normals.shape[0] == normals.shape[1]
-    if regions is None:
-        many = count_bound(*normals.shape) > max_regions
-        regions = enumerate_regions(
-            form,
-            method="sample" if many else "auto",
-            max_regions=max_regions,
-            n_samples=_SAMPLES,
-            key=jax.random.key(0),
-        )
-    signs = _signs(f, np.asarray(regions.patterns))
+    corners = independent and len(normals) == len(f.h2)
+    patterns, how = _patterns(form, f, regions, corners, count_bound(*normals.shape), max_regions)
+    signs = _signs(f, patterns)
     against = signs.contradiction()
     if against is not None:
-        return signs.report(False, against[0], complete=regions.complete, counterexample=against[1])
-    if regions.complete:
-        return _of_all(f, signs, independent, regions.certificate)
-    return _of_some(f, signs, independent and len(normals) == len(f.h2))
+        return signs.report(False, against[0], complete=how is not None, counterexample=against[1])
+    if how is not None:
+        return _of_all(f, signs, independent, how)
+    return _of_some(f, signs, corners)
+
+
+def _patterns(form, f: HostMap, regions: Regions | None, corners: bool, count: int, max_regions: int):
+    """The regions to look at, and how it is known that they are all; None if they are not."""
+    if regions is None:
+        if corners and count > max_regions:
+            return np.random.default_rng(0).random((_SAMPLES, len(f.h2))) < 0.5, None
+        method = "auto" if count <= max_regions else "sample"
+        regions = enumerate_regions(
+            form, method=method, max_regions=max_regions, n_samples=_SAMPLES, key=jax.random.key(0)
+        )
+    return np.asarray(regions.patterns), regions.certificate if regions.complete else None
 
 
 def _of_all(f: HostMap, signs: _Signs, independent: bool, how: str) -> Homeomorphism:
@@ -178,7 +183,7 @@ def _count(f: HostMap, patterns: np.ndarray, target: np.ndarray) -> int | None:
     return total
 
 
-def _of_some(f: HostMap, signs: _Signs, independent: bool) -> Homeomorphism:
+def _of_some(f: HostMap, signs: _Signs, corners: bool) -> Homeomorphism:
     """The verdict from bounds on all slopes at once, where the regions are too many."""
     bound = _contraction(f)
     if bound < 2 * (1 - 1e-9):
@@ -190,10 +195,10 @@ def _of_some(f: HostMap, signs: _Signs, independent: bool) -> Homeomorphism:
         if found is None:
             text = f"all 2^{len(f.h2)} principal minors are positive: a P-matrix"
             return signs.report(True, text, complete=False, degree=1)
-        # Without independent borders the pattern may be no region.
+        # Where the borders are not independent the pattern may be no region.
         pair = _signs(f, np.stack([base, base ^ found]))
         against = pair.contradiction()
-        if independent and against is not None:
+        if corners and against is not None:
             return signs.report(False, against[0], complete=False, counterexample=against[1])
     seen = len(signs.values)
     return signs.report(None, f"none: {seen} sampled regions agree, and no bound on all of them holds", complete=False)

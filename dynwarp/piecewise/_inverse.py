@@ -129,9 +129,7 @@ def preimages(
         certificate = f"the branches of {len(regions)} regions; regions: {regions.certificate}"
         return _finish(f, found, flat, regions.complete, certificate, throw)
     search = Search(f, target, max_programs)
-    parts = [_collect(f, patterns, target) for patterns in search.run()]
-    found = Solutions(*(np.concatenate(fields) for fields in zip(*(part[0] for part in parts), strict=True)))
-    flat = np.concatenate([part[1] for part in parts])
+    found, flat = _joined(f, [_collect(f, patterns, target) for patterns in search.run()])
     certificate = f"every other region is excluded by one of {search.programs} linear programs"
     if not search.complete:
         certificate = f"none: stopped after {search.programs} linear programs"
@@ -147,7 +145,8 @@ def _finish(f: HostMap, found: Solutions, flat, complete: bool, certificate: str
     found, flat = found.take(order), flat[order]
     rows, border = distinct(f, found)
     found, flat = found.take(rows), flat[rows]
-    result = jax.vmap(lambda one: RESULTS.where(one, RESULTS.singular, RESULTS.successful))(jnp.asarray(flat))
+    codes = RESULTS.singular, RESULTS.successful
+    result = jax.tree.map(lambda yes, no: jnp.asarray(np.where(flat, yes, no)), *codes)
     if throw:
         raise_failed(result, "preimages", "There is a continuum of preimages in a region that the map flattens.")
     return Preimages(
@@ -162,21 +161,24 @@ def _finish(f: HostMap, found: Solutions, flat, complete: bool, certificate: str
 
 def _collect(f: HostMap, patterns: np.ndarray, z: np.ndarray) -> tuple[Solutions, np.ndarray]:
     """The solutions in these regions, and which of them stand for a continuum."""
-    parts, flat = [], []
+    parts = []
     for block in branches(f, patterns):
-        parts.append(solve(f, block, z))
-        flat.append(np.zeros(len(parts[-1].points), bool))
+        found = solve(f, block, z)
+        parts.append((found, np.zeros(len(found.points), bool)))
         singular = ~block.regular
         if singular.any():
-            found, wide = _flattened(
-                f, block.jacobians[singular], block.offsets[singular], patterns=block.patterns[singular], z=z
-            )
-            parts.append(found)
-            flat.append(wide)
-    return Solutions(*(np.concatenate(fields) for fields in zip(*parts, strict=True))), np.concatenate(flat)
+            parts.append(_flattened(f, block.jacobians[singular], block.offsets[singular], block.patterns[singular], z))
+    return _joined(f, parts)
 
 
-def _flattened(f: HostMap, jacobians, offsets, *, patterns, z) -> tuple[Solutions, np.ndarray]:
+def _joined(f: HostMap, parts: list[tuple[Solutions, np.ndarray]]) -> tuple[Solutions, np.ndarray]:
+    none = np.zeros((0, f.size)), np.zeros((0, len(f.h2)), bool), *np.zeros((2, 0, len(f.h2)))
+    fields = zip(none, *(found for found, _ in parts), strict=True)
+    flat = np.concatenate([np.zeros(0, bool), *(wide for _, wide in parts)])
+    return Solutions(*(np.concatenate(field) for field in fields)), flat
+
+
+def _flattened(f: HostMap, jacobians, offsets, patterns, z) -> tuple[Solutions, np.ndarray]:
     """One solution of F(x) = z in each region with a singular Jacobian that has any, and whether it has a continuum."""
     u, s, vt = np.linalg.svd(jacobians)
     kept = s > 1e-13 * np.max(s, axis=1, keepdims=True, initial=0.0)
