@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from dynwarp.errors import ModelError
+from dynwarp.models._cell import prepared
 from dynwarp.models._recurrence import checkpointed_scan
 
 
@@ -19,6 +20,7 @@ def scan_map(model, state0, inputs, steps: int, chunk: int | None, last_only: bo
     """The states after each step of a map, `(steps, n)`, or the last, `(n,)`; with a `chunk`, checkpointed."""
     noise_key, model_key = (key, key) if key is None else jax.random.split(key)
     keyed = key is not None and getattr(model, "stochastic", False)
+    model = prepared(model)
 
     def step(state, x):
         index, input = x

@@ -170,11 +170,13 @@ def simulate(
 
 def _simulate_map(model, state0, inputs, steps, mode, keep, remat, noise, key):
     linear = isinstance(model, AbstractLinearRecurrence)
-    plain = noise is None and remat is None
+    drawn = key is not None and getattr(model, "stochastic", False)
+    plain = noise is None and remat is None and not drawn
     if mode in ("associative", "fft"):
         if not linear:
             raise ModelError(f"simulate: {type(model).__name__} is no linear recurrence and has no mode {mode!r}.")
-        _refuse(f"mode {mode!r} is without", noise=noise, remat=remat, last_only=True if keep == "last" else None)
+        last = True if keep == "last" else None
+        _refuse(f"mode {mode!r} is without", noise=noise, remat=remat, last_only=last, key=key if drawn else None)
     if mode == "auto":
         mode = "associative" if linear and plain and jax.default_backend() != "cpu" else "scan"
     form = _FORMS[mode]

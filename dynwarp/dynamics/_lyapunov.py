@@ -27,6 +27,7 @@ from dynwarp.dynamics._dimension import kaplan_yorke_dimension
 from dynwarp.dynamics._orthonormalise import gram_schmidt, householder
 from dynwarp.dynamics._stepping import Model, Signal, Step, as_floating, is_field
 from dynwarp.errors import ArgumentError
+from dynwarp.models._cell import prepared
 
 # Steps that show how fast the tangents spread, and that turn them into place during the transient.
 _PILOT = 256
@@ -145,7 +146,11 @@ def lyapunov_spectrum(
     check_float64(state, "state0", caller=caller)
     check_float64(model, "model", caller=caller)
 
-    step = Step(model, signal, jnp.asarray(t0, state.dtype), jnp.asarray(dt, state.dtype)) if field else Step(model)
+    step = (
+        Step(model, signal, jnp.asarray(t0, state.dtype), jnp.asarray(dt, state.dtype))
+        if field
+        else Step(prepared(model))
+    )
     tangents = jnp.asarray(_start(size, k), state.dtype)
     # The last steps of the transient turn the tangents into place, and serve as the pilot run if there are enough.
     ahead, aligning = min(_PILOT, steps), min(_PILOT, transient)

@@ -1,10 +1,13 @@
 """What moves a state: maps, fields, and the maps from states to outputs."""
 
+from dynwarp.models._affine_readout import AffineReadout as AffineReadout
 from dynwarp.models._al_rnn import ALRNN as ALRNN
 from dynwarp.models._base import AbstractField as AbstractField
 from dynwarp.models._base import AbstractLinearRecurrence as AbstractLinearRecurrence
 from dynwarp.models._base import AbstractMap as AbstractMap
 from dynwarp.models._base import AbstractPiecewiseLinearModel as AbstractPiecewiseLinearModel
+from dynwarp.models._clockwork import ClockworkRNN as ClockworkRNN
+from dynwarp.models._closed_loop import ClosedLoop as ClosedLoop
 from dynwarp.models._ctrnn import CTRNN as CTRNN
 from dynwarp.models._ctrnn import LowRankRNN as LowRankRNN
 from dynwarp.models._dendritic_plrnn import DendriticPLRNN as DendriticPLRNN
@@ -14,6 +17,8 @@ from dynwarp.models._from_cell import CellMap as CellMap
 from dynwarp.models._from_cell import from_cell as from_cell
 from dynwarp.models._gated import GRU as GRU
 from dynwarp.models._gated import LSTM as LSTM
+from dynwarp.models._gated_leak import GatedLeak as GatedLeak
+from dynwarp.models._independent import IndRNN as IndRNN
 from dynwarp.models._initialisers import AbstractInitialiser as AbstractInitialiser
 from dynwarp.models._initialisers import GaussianInit as GaussianInit
 from dynwarp.models._initialisers import HaarOrthogonalInit as HaarOrthogonalInit
@@ -22,18 +27,26 @@ from dynwarp.models._initialisers import SpectralRadiusInit as SpectralRadiusIni
 from dynwarp.models._initialisers import XavierUniformInit as XavierUniformInit
 from dynwarp.models._linear import LinearRNN as LinearRNN
 from dynwarp.models._lru import LRU as LRU
+from dynwarp.models._orthogonal import OrthogonalRNN as OrthogonalRNN
 from dynwarp.models._piecewise_linear import PiecewiseLinearMap as PiecewiseLinearMap
 from dynwarp.models._plrnn import PLRNN as PLRNN
 from dynwarp.models._plrnn import MeanCentredPLRNN as MeanCentredPLRNN
+from dynwarp.models._qrnn import QRNN as QRNN
 from dynwarp.models._readout import LinearReadout as LinearReadout
 from dynwarp.models._readout import Readout as Readout
 from dynwarp.models._readout import StateReadout as StateReadout
+from dynwarp.models._reservoir import EchoStateNetwork as EchoStateNetwork
 from dynwarp.models._s4d import S4D as S4D
 from dynwarp.models._s4d import ChannelReadout as ChannelReadout
 from dynwarp.models._s5 import S5 as S5
 from dynwarp.models._selective import SelectiveReadout as SelectiveReadout
 from dynwarp.models._selective import SelectiveSSM as SelectiveSSM
 from dynwarp.models._shallow_plrnn import ShallowPLRNN as ShallowPLRNN
+from dynwarp.models._skip import SkipRNN as SkipRNN
+from dynwarp.models._sparse_initialisers import BlockSparseInit as BlockSparseInit
+from dynwarp.models._sparse_initialisers import CycleInit as CycleInit
+from dynwarp.models._sparse_initialisers import DelayLineInit as DelayLineInit
+from dynwarp.models._sparse_initialisers import SmartTanhInit as SmartTanhInit
 from dynwarp.models._stack import Bidirectional as Bidirectional
 from dynwarp.models._stack import Stack as Stack
 from dynwarp.models._stack import StackReadout as StackReadout

@@ -75,6 +75,12 @@ def check_step(model: Any, state: Any, input: Any) -> None:
         check_shape(input, "input", (model.input_size,), caller=type(model).__name__)
 
 
+def prepared(model: Any) -> Any:
+    """The model for many steps with the same parameters: what does not change from step to step, such as a matrix
+    exponential of parameters, is made once."""
+    return model.prepared() if hasattr(model, "prepared") else model
+
+
 def drive(model: Any, input: Array | None) -> Array:
     """What reaches the units from outside, B u + b; a missing input or bias is zero."""
     weight, bias = model.input_weight, model.bias
