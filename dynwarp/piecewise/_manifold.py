@@ -13,7 +13,7 @@ from dynwarp._results import RESULTS
 from dynwarp._typing import PRNGKey
 from dynwarp.errors import ArgumentError
 from dynwarp.piecewise._cycle import Cycle
-from dynwarp.piecewise._halfspaces import interior, polygon
+from dynwarp.piecewise._halfspaces import interior, normalise, polygon
 from dynwarp.piecewise._local import Kind, LocalManifold, Piece
 from dynwarp.piecewise._trace_lines import Level, Lines
 
@@ -123,10 +123,12 @@ class Manifold(eqx.Module):
             raise ArgumentError("Manifold.sample: the manifold has no piece; a larger `box` may show one.")
         seed = np.asarray(jax.random.bits(key, (4,), "uint32"))
         generator = np.random.default_rng([int(word) for word in seed])
+        if box is not None:
+            m = self.cycle.points.shape[1]
+            box = lower, upper = tuple(np.broadcast_to(np.asarray(side, np.float64), (m,)) for side in box)
         draw = self._drawer(generator, box)
         if box is None:
             return jnp.asarray(draw(n))
-        lower, upper = (np.asarray(side, np.float64) for side in box)
         found: list[np.ndarray] = []
         for _ in range(_MAX_DRAWS):
             points = draw(2 * n)
@@ -174,9 +176,12 @@ class Manifold(eqx.Module):
                 raise ArgumentError(f"Manifold.sample: no part of the manifold lies inside `box` {box!r}.")
 
             return lambda n: _on_segments(generator, a, b, weights / weights.sum(), n)
-        if all(piece.basis.shape[1] == 2 for piece in self.polyhedra):
-            return _on_polygons(generator, self.polyhedra, self._reach)
-        return lambda n: _hit_and_run(generator, self.polyhedra, n, self._reach)
+        pieces = self.polyhedra if box is None else _within_box(self.polyhedra, *box, self._reach)
+        if not pieces:
+            raise ArgumentError(f"Manifold.sample: no part of the manifold lies inside `box` {box!r}.")
+        if all(piece.basis.shape[1] == 2 for piece in pieces):
+            return _on_polygons(generator, pieces, self._reach)
+        return lambda n: _hit_and_run(generator, pieces, n, self._reach)
 
 
 def _on_segments(generator, a, b, weights, n):
@@ -203,6 +208,18 @@ def _on_polygons(generator, pieces, reach):
         return centres[index[which]] + np.einsum("nij,nj->ni", bases[index[which]], s)
 
     return draw
+
+
+def _within_box(pieces, lower, upper, reach):
+    """The parts of polyhedral pieces inside a box; those without interior there are left out."""
+    inside = []
+    for piece in pieces:
+        G = np.concatenate([piece.G, piece.basis, -piece.basis])
+        g = np.concatenate([piece.g, upper - piece.center, piece.center - lower])
+        rows = normalise(G, g)
+        if rows is not None and interior(*rows, reach) is not None:
+            inside.append(Piece(piece.center, piece.basis, *rows, piece.itinerary, piece.origin))
+    return tuple(inside)
 
 
 def _clip_to_box(a, b, lower, upper):
