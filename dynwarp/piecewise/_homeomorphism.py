@@ -65,10 +65,10 @@ class _Signs(NamedTuple):
     values: np.ndarray
 
     def report(self, value, certificate, *, complete, degree=None, counterexample=None) -> Homeomorphism:
-        counts = [int(np.sum(self.values == sign)) for sign in (1, -1, 0)]
+        positive, negative, zero = (int(np.sum(self.values == sign)) for sign in (1, -1, 0))
         if counterexample is not None:
             counterexample = jnp.asarray(counterexample)
-        return Homeomorphism(value, certificate, *counts, complete, degree, counterexample)
+        return Homeomorphism(value, certificate, positive, negative, zero, complete, degree, counterexample)
 
     def contradiction(self) -> tuple[str, np.ndarray] | None:
         """Why these signs are not those of a homeomorphism, and the regions that show it."""

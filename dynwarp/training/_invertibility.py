@@ -27,9 +27,9 @@ def invertibility_penalty(
     """How far the determinants of some regions are from having one sign, which an invertible map needs.
 
     The mean over the regions of relu(margin - s s_r |det J_r|^(1/M)), with s_r the sign of the determinant and s the
-    sign of the majority, positive on a tie. |det|^(1/M) is the geometric mean of the singular values, so that it does not
-    underflow in many dimensions as the determinant does. The penalty is zero if and only if all determinants have one
-    sign and none of these means is below `margin`.
+    sign of the majority, positive on a tie. |det|^(1/M) is the geometric mean of the singular values: it does not
+    underflow in many dimensions as the determinant does, nor does its weight depend on their number. The penalty is
+    zero if and only if all determinants have one sign and none of these means is below `margin`.
 
     **Arguments:**
 
