@@ -6,8 +6,10 @@ from dynwarp.io._checkpoint import inspect as inspect
 from dynwarp.io._checkpoint import load as load
 from dynwarp.io._checkpoint import load_metadata as load_metadata
 from dynwarp.io._checkpoint import save as save
+from dynwarp.io._embedding import choose_dimension as choose_dimension
 from dynwarp.io._embedding import choose_lag as choose_lag
 from dynwarp.io._embedding import embed as embed
+from dynwarp.io._embedding import false_neighbours as false_neighbours
 from dynwarp.io._embedding import mutual_information as mutual_information
 from dynwarp.io._import_plrnn import import_plrnn as import_plrnn
 from dynwarp.io._import_torch import import_torch as import_torch

@@ -1,11 +1,11 @@
-"""Delay embedding, and its lag from the mutual information between a signal and its past."""
+"""Delay embedding, its lag from the mutual information between a signal and its past, its dimension from neighbours."""
 
 from __future__ import annotations
 
 import numpy as np
 from jaxtyping import Float
 
-from dynwarp._checks import check_positive_integer
+from dynwarp._checks import check_positive, check_positive_integer
 from dynwarp.errors import SeriesError
 
 
@@ -121,6 +121,97 @@ def choose_lag(values: Float[np.ndarray, "T ..."], *, max_lag: int | None = None
             return lag - 1
     fallen = np.flatnonzero(np.array(information) <= information[0] / np.e)
     return int(fallen[0]) + 1 if fallen.size else max_lag
+
+
+def false_neighbours(
+    values: Float[np.ndarray, "T ..."],
+    dimension: int,
+    lag: int,
+    *,
+    ratio: float = 15.0,
+    size: float = 2.0,
+    most: int = 5000,
+) -> float:
+    """The share of nearest neighbours in an embedding that one more delay shows to be no neighbours.
+
+    A neighbour at distance r that the next delayed value moves away by s is false where s > ratio r, or where
+    sqrt(r^2 + s^2) is more than `size` standard deviations of the recording.
+
+    **Arguments:**
+
+    - `values`: shape `(T,)` or `(T, N)`.
+    - `dimension`, `lag`: of the embedding, as of [`embed`][dynwarp.io.embed].
+    - `ratio`, `size`: the two criteria.
+    - `most`: points, evenly spaced, whose neighbours are looked at.
+
+    **Returns:** between 0 and 1; 0 where the embedding unfolds the attractor and there is no noise.
+
+    **Raises:** `SeriesError` for a constant column, missing values, or a recording too short to embed once more.
+
+    **Cost:** `O(T log T)` in few dimensions.
+
+    **Source:** Kennel, Brown and Abarbanel, Phys. Rev. A 45 (1992) 3403.
+
+    **Example:**
+
+    >>> import numpy as np, dynwarp as dw
+    >>> wave = np.sin(np.arange(1000) * 2 * np.pi / 40.3)
+    >>> dw.io.false_neighbours(wave, 1, 10) > 0.2, dw.io.false_neighbours(wave, 2, 10) < 0.01
+    (True, True)
+    """
+    from scipy.spatial import KDTree
+
+    caller = "false_neighbours"
+    x = _as_columns(values, caller).astype(float)
+    check_positive(ratio, "ratio", caller=caller)
+    check_positive(size, "size", caller=caller)
+    most = check_positive_integer(most, "most", caller=caller)
+    spread = x.std(axis=0)
+    if not (np.isfinite(spread) & (spread > 0)).all():
+        raise SeriesError(f"{caller}: the recording has a column that is constant or not finite.")
+    rows = embed((x - x.mean(axis=0)) / spread, check_positive_integer(dimension, "dimension", caller=caller) + 1, lag)
+    points, following = rows[:, : -x.shape[1]], rows[:, -x.shape[1] :]
+    asked = np.unique(np.linspace(0, len(rows) - 1, min(most, len(rows))).astype(int))
+    distances, neighbours = KDTree(points).query(points[asked], k=2)
+    # Of points that coincide the first found may be another than the point itself.
+    other = np.where(neighbours[:, 0] == asked, neighbours[:, 1], neighbours[:, 0])
+    distance = np.where(neighbours[:, 0] == asked, distances[:, 1], distances[:, 0])
+    moved = np.linalg.norm(following[asked] - following[other], axis=1)
+    # What lies within rounding of each other is one point.
+    moved = np.where(moved > 1e-9, moved, 0.0)
+    return float(np.mean((moved > ratio * distance) | (np.hypot(distance, moved) > size)))
+
+
+def choose_dimension(
+    values: Float[np.ndarray, "T ..."], lag: int, *, max_dimension: int = 10, tolerance: float = 0.01
+) -> int:
+    """The dimension for a delay embedding: the least whose share of false nearest neighbours is below `tolerance`.
+
+    **Arguments:**
+
+    - `values`: shape `(T,)` or `(T, N)`; with N columns the state has N times as many entries.
+    - `lag`: in samples.
+    - `max_dimension`: the most that is tried.
+    - `tolerance`: noise leaves false neighbours in every dimension; raise it for noisy recordings.
+
+    **Returns:** the dimension; where none is good enough, the first whose share is within `tolerance` of the least.
+
+    **Raises:** `SeriesError` as [`false_neighbours`][dynwarp.io.false_neighbours], for the largest dimension.
+
+    **Example:**
+
+    >>> import numpy as np, dynwarp as dw
+    >>> dw.io.choose_dimension(np.sin(np.arange(1000) * 2 * np.pi / 40.3), 10)
+    2
+    """
+    max_dimension = check_positive_integer(max_dimension, "max_dimension", caller="choose_dimension")
+    check_positive(tolerance, "tolerance", caller="choose_dimension")
+    shares = []
+    for dimension in range(1, max_dimension + 1):
+        shares.append(false_neighbours(values, dimension, lag))
+        if shares[-1] < tolerance:
+            return dimension
+    return int(np.argmax(np.array(shares) < min(shares) + tolerance)) + 1
 
 
 def _as_columns(values, caller: str) -> np.ndarray:

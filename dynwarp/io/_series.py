@@ -12,10 +12,11 @@ import equinox as eqx
 import numpy as np
 from jaxtyping import Float
 
-from dynwarp._checks import check_positive, check_positive_integer
+from dynwarp._checks import check_choice, check_positive, check_positive_integer
 from dynwarp.errors import ArgumentError, SeriesError
 from dynwarp.io import _arrays, _table
-from dynwarp.io._embedding import choose_lag, embed
+from dynwarp.io._embedding import choose_dimension, choose_lag
+from dynwarp.io._embedding import embed as embed_delays
 
 
 class Series(eqx.Module):
@@ -29,6 +30,8 @@ class Series(eqx.Module):
     - `sampling_interval`: the time between samples, None if not known.
     - `source`: the name of the file.
     - `dimension`, `lag`: of the delay embedding; 1 and None without.
+    - `trend`: what was taken off, in the units of the file, shape `(T, N)`, so that `to_original(values) + trend` is
+      what the file holds; None if nothing was.
 
     It holds numpy arrays, so that nothing is rounded where JAX is in single precision; `jnp.asarray(series.values)` is
     in the precision of JAX.
@@ -42,6 +45,7 @@ class Series(eqx.Module):
     source: str = eqx.field(static=True)
     dimension: int = eqx.field(static=True)
     lag: int | None = eqx.field(static=True)
+    trend: Float[np.ndarray, "T N"] | None = None
 
     def to_original(self, values: Float[Any, "... N"]) -> Any:
         """Undoes the standardisation of values, `(..., N)`: of this series or of what a model generates. Works under
@@ -75,8 +79,34 @@ class Series(eqx.Module):
                 f"split: {rows} rows are too few for a first part of {end}, a gap of {gap} and a second part of at "
                 "least 2."
             )
-        first = eqx.tree_at(lambda s: s.values, self, self.values[:end])
-        return first, eqx.tree_at(lambda s: s.values, self, self.values[end + gap :])
+        return self._rows(0, end), self._rows(end + gap, rows)
+
+    def parts(self, *fractions: float, gap: int | None = None) -> tuple[Series, ...]:
+        """Splits by time into more parts, such as training, validation and test: `series.parts(0.7, 0.15, 0.15)`.
+
+        **Arguments:** `fractions`, positive, of a sum of at most 1; `gap` between the parts, as of
+        [`split`][dynwarp.io.Series].
+
+        **Raises:** as [`split`][dynwarp.io.Series].
+        """
+        if len(fractions) < 2 or not all(f > 0 for f in fractions) or sum(fractions) > 1 + 1e-9:
+            raise ArgumentError(
+                f"parts: `fractions` must be positive, two or more, of sum 1 at most; got {fractions!r}."
+            )
+        rows, parts, begin = self.values.shape[0], [], 0
+        if gap is None:
+            gap = (self.dimension - 1) * (self.lag or 0)
+        gap = check_positive_integer(gap, "gap", minimum=0, caller="parts")
+        for end in np.round(np.cumsum(fractions) * rows).astype(int):
+            if end - begin < 2:
+                raise SeriesError(f"parts: {rows} rows are too few for {len(fractions)} parts {gap} rows apart.")
+            parts.append(self._rows(begin, int(end)))
+            begin = int(end) + gap
+        return tuple(parts)
+
+    def _rows(self, begin: int, end: int) -> Series:
+        part = eqx.tree_at(lambda s: s.values, self, self.values[begin:end])
+        return part if self.trend is None else eqx.tree_at(lambda s: s.trend, part, self.trend[begin:end])
 
     def summary(self) -> dict[str, Any]:
         """All but the values as plain numbers and strings, for the metadata of a model that was trained on it."""
@@ -97,9 +127,11 @@ def read_series(
     *,
     columns: str | int | Sequence[str | int] | None = None,
     key: str | None = None,
-    embed: int | None = None,
+    embed: int | Literal["false_neighbours"] | None = None,
     lag: int | Literal["mutual_information"] = "mutual_information",
+    detrend: int | None = None,
     standardise: bool = True,
+    missing: Literal["refuse", "keep"] = "refuse",
     sampling_interval: float | None = None,
     time: str | Literal["auto"] | None = "auto",
     header: bool | None = None,
@@ -113,11 +145,15 @@ def read_series(
     - `path`: the file; time runs down the rows.
     - `columns`: names or numbers of the columns to keep; all if None.
     - `key`: which array of an npz, mat or h5 file; may be left out where only one can be a recording.
-    - `embed`: the dimension of a delay embedding of the kept columns, None for none.
+    - `embed`: the dimension of a delay embedding of the kept columns, None for none; "false_neighbours" chooses it
+      ([`choose_dimension`][dynwarp.io.choose_dimension]).
     - `lag`: of the embedding in samples, by default the first minimum of the mutual information
       ([`choose_lag`][dynwarp.io.choose_lag]).
+    - `detrend`: the degree of a polynomial in time that is fitted to each column and taken off; None for none.
     - `standardise`: to mean 0 and standard deviation 1, before the embedding, so that the delayed copies of a column
       share its mean and scale.
+    - `missing`: "refuse" raises where values are NaN or infinite; "keep" turns them into NaN, for
+      `training.fit(..., observed="finite")`.
     - `sampling_interval`: the time between rows, in a unit of your choice.
     - `time`: the column of a text file that holds the time. It must run evenly, gives the sampling interval and is left
       out. "auto" takes one called t or time, in any case, with or without a unit, unless `columns` are given.
@@ -175,7 +211,9 @@ def read_series(
         columns=chosen,
         embed=embed,
         lag=lag,
+        detrend=detrend,
         standardise=standardise,
+        missing=missing,
         sampling_interval=sampling_interval,
         source=file.name,
     )
@@ -185,9 +223,11 @@ def make_series(
     values: Any,
     *,
     columns: Sequence[str] | None = None,
-    embed: int | None = None,
+    embed: int | Literal["false_neighbours"] | None = None,
     lag: int | Literal["mutual_information"] = "mutual_information",
+    detrend: int | None = None,
     standardise: bool = True,
+    missing: Literal["refuse", "keep"] = "refuse",
     sampling_interval: float | None = None,
     source: str = "array",
 ) -> Series:
@@ -214,24 +254,38 @@ def make_series(
     if sampling_interval is not None:
         check_positive(sampling_interval, "sampling_interval")
         sampling_interval = float(sampling_interval)
-    _check_values(x, names, source)
+    check_choice(missing, "missing", ("refuse", "keep"))
+    if missing == "keep":
+        x = np.where(np.isfinite(x), x, np.nan)
+    _check_values(x, names, source, keep=missing == "keep")
 
+    trend = None
+    if detrend is not None:
+        trend = _trend(x, check_positive_integer(detrend, "detrend", minimum=0), source)
+        x = x - trend
     mean, scale = np.zeros(x.shape[1]), np.ones(x.shape[1])
     if standardise:
         with np.errstate(over="ignore", invalid="ignore"):
-            mean, scale = x.mean(0), x.std(0)
+            mean, scale = np.nanmean(x, 0), np.nanstd(x, 0)
         if not (np.isfinite(scale) & (scale > 0)).all():
             name = names[int(np.argmin(np.isfinite(scale) & (scale > 0)))]
             raise SeriesError(f"{source}: the standard deviation of column {name!r} cannot be computed in float64.")
         x = (x - mean) / scale
 
+    if isinstance(embed, str):
+        if embed != "false_neighbours":
+            raise ArgumentError(f"`embed` must be a whole number or 'false_neighbours'; got {embed!r}.")
+        lag = _lag(x, lag, source)
+        embed = choose_dimension(x, lag)
     dimension = 1 if embed is None else check_positive_integer(embed, "embed")
     chosen_lag = None
     if dimension > 1:
-        x, chosen_lag = _embedded(x, dimension, lag, source)
+        chosen_lag = _lag(x, lag, source)
+        x = embed_delays(x, dimension, chosen_lag)
+        trend = None if trend is None else embed_delays(trend, dimension, chosen_lag)
         names += tuple(f"{name}[-{i * chosen_lag}]" for i in range(1, dimension) for name in names)
         mean, scale = np.tile(mean, dimension), np.tile(scale, dimension)
-    return Series(x, mean, scale, names, sampling_interval, source, dimension, chosen_lag)
+    return Series(x, mean, scale, names, sampling_interval, source, dimension, chosen_lag, trend)
 
 
 def default_series(*, embed: int | None = 5, lag: int | Literal["mutual_information"] = "mutual_information") -> Series:
@@ -270,7 +324,22 @@ def _real(array: np.ndarray, source: str) -> np.ndarray:
     return array.astype(np.float64)
 
 
-def _embedded(x: np.ndarray, dimension: int, lag: Any, source: str) -> tuple[np.ndarray, int]:
+def _trend(x: np.ndarray, degree: int, source: str) -> np.ndarray:
+    """The polynomial in time of each column, fitted to what is there."""
+    times, trend = np.arange(len(x)), np.empty_like(x)
+    for column, fitted in zip(x.T, trend.T):
+        known = np.isfinite(column)
+        if known.sum() < degree + 2:
+            raise SeriesError(f"{source}: {known.sum()} time steps are too few for a trend of degree {degree}.")
+        fitted[:] = np.polynomial.Polynomial.fit(times[known], column[known], degree)(times)
+    rest = x - trend
+    # Rounding leaves a column that is its own trend a spread of its own.
+    if not (np.nanstd(rest, 0) > 1e-10 * np.nanstd(x, 0)).all():
+        raise SeriesError(f"{source}: a column is a polynomial of degree {degree} and has no dynamics.")
+    return trend
+
+
+def _lag(x: np.ndarray, lag: Any, source: str) -> int:
     if isinstance(lag, str):
         if lag != "mutual_information":
             raise ArgumentError(f"`lag` must be a whole number or 'mutual_information'; got {lag!r}.")
@@ -278,9 +347,10 @@ def _embedded(x: np.ndarray, dimension: int, lag: Any, source: str) -> tuple[np.
             raise SeriesError(
                 f"{source}: {x.shape[0]} time steps are too few to choose a lag; give `lag` or 16 at least."
             )
+        if np.isnan(x).any():
+            raise SeriesError(f"{source}: values are missing, so that no lag can be chosen; give `lag`.")
         lag = choose_lag(x)
-    lag = check_positive_integer(lag, "lag")
-    return embed(x, dimension, lag), lag
+    return check_positive_integer(lag, "lag")
 
 
 def _pick(arrays: dict[str, np.ndarray], key: str | None, file: Path) -> np.ndarray:
@@ -356,7 +426,7 @@ def _select(table: dict[str, np.ndarray], columns: Any, file: Path) -> list[str]
     return chosen
 
 
-def _check_values(x: np.ndarray, names: tuple[str, ...], source: str) -> None:
+def _check_values(x: np.ndarray, names: tuple[str, ...], source: str, *, keep: bool) -> None:
     rows, width = x.shape
     if width == 0 or rows == 0:
         raise SeriesError(f"{source} is empty: it has no {'rows' if width else 'columns'}.")
@@ -364,13 +434,18 @@ def _check_values(x: np.ndarray, names: tuple[str, ...], source: str) -> None:
         wide = f" The array has shape {x.shape}: if time runs along it, pass transpose=True." if width > 1 else ""
         raise SeriesError(f"{source}: one time step is no recording; at least two are needed.{wide}")
     bad = ~np.isfinite(x)
-    if bad.any():
+    empty = [name for name, all_bad in zip(names, np.all(bad, axis=0).tolist()) if all_bad]
+    if empty:
+        raise SeriesError(
+            f"{source}: every value is missing in column {', '.join(map(repr, empty))}; choose others with `columns`."
+        )
+    if bad.any() and not keep:
         row, column = (int(i) for i in np.argwhere(bad)[0])
         raise SeriesError(
             f"{source}: {int(bad.sum())} values are missing, NaN or infinite, the first in column {names[column]!r}, "
-            f"row {row}; fill them in or choose other `columns`."
+            f"row {row}; fill them in, choose other `columns`, or keep them as gaps with `missing`."
         )
-    constant = [name for name, low, high in zip(names, x.min(0), x.max(0)) if low == high]
+    constant = [name for name, low, high in zip(names, np.nanmin(x, 0), np.nanmax(x, 0)) if low == high]
     if constant:
         raise SeriesError(
             f"{source}: column {', '.join(map(repr, constant))} is constant and has no dynamics; choose others with "
