@@ -19,13 +19,14 @@ class TaskBatch(eqx.Module):
     """Trials of a task, as [`AbstractTask.batch`][dynwarp.tasks.AbstractTask.batch] draws them.
 
     **Attributes:** `inputs`, shape `(n, T, d)`; `targets`, `(n, T, o)`; `mask`, the weight of each step, `(n, T)`;
-    `thetas`, the variables, `(n, m)`.
+    `thetas`, the variables, `(n, m)`; `conditions`, what else a trial is made of, with a leading axis of n.
     """
 
     inputs: Float[Array, "n T d"]
     targets: Float[Array, "n T o"]
     mask: Float[Array, "n T"]
     thetas: Float[Array, "n m"]
+    conditions: Any
 
 
 class AbstractTask(InputManifold):
@@ -112,7 +113,7 @@ class AbstractTask(InputManifold):
 
     def breakpoints(self) -> np.ndarray:
         """When the inputs jump under the reference condition, for `simulate(..., breakpoints=)` (host)."""
-        rows = np.asarray(self.inputs(self.sample(jax.random.key(0), 1)[0]))
+        rows = np.asarray(_some_inputs(self))
         return (1 + np.flatnonzero(np.any(rows[1:] != rows[:-1], axis=1))) * self.dt
 
     def batch(self, key: PRNGKey, n: int) -> TaskBatch:
@@ -128,7 +129,7 @@ class AbstractTask(InputManifold):
             draw_key, observe_key = jax.random.split(key)
             theta, condition = self.draw(draw_key)
             inputs = self.observe(self.inputs(theta, condition), observe_key)
-            return TaskBatch(inputs, self.targets(theta, condition), self.mask(condition), theta)
+            return TaskBatch(inputs, self.targets(theta, condition), self.mask(condition), theta, condition)
 
         return jax.vmap(trial)(jax.random.split(key, n))
 
@@ -169,6 +170,12 @@ class AbstractTask(InputManifold):
         theta = jnp.asarray(theta)
         check_shape(theta, "theta", (self.dim,), caller=type(self).__name__)
         return theta, self.reference() if condition is None else condition
+
+
+@eqx.filter_jit
+def _some_inputs(task):
+    """The inputs at a point that is not special."""
+    return task.inputs(task.sample(jax.random.key(0), 1)[0])
 
 
 def _weighted_mean(errors, mask):
