@@ -6,6 +6,12 @@ from dynwarp.gradients._bounds import BoundReport as BoundReport
 from dynwarp.gradients._bounds import InputSensitivity as InputSensitivity
 from dynwarp.gradients._bounds import bound_report as bound_report
 from dynwarp.gradients._bounds import input_sensitivity as input_sensitivity
+from dynwarp.gradients._capacity import InformationCapacity as InformationCapacity
+from dynwarp.gradients._capacity import MemoryCapacity as MemoryCapacity
+from dynwarp.gradients._capacity import information_processing_capacity as information_processing_capacity
+from dynwarp.gradients._capacity import memory_capacity as memory_capacity
+from dynwarp.gradients._echo_state import EchoStateReport as EchoStateReport
+from dynwarp.gradients._echo_state import echo_state_report as echo_state_report
 from dynwarp.gradients._jacobian_product import JacobianProduct as JacobianProduct
 from dynwarp.gradients._jacobian_product import jacobian_product as jacobian_product
 from dynwarp.gradients._profile import GradientProfile as GradientProfile

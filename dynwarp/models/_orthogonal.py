@@ -119,16 +119,13 @@ class _FixedRotation(AbstractMap):
     input_weight: Float[Array, "n d"]
     bias: Float[Array, " n"]
     activation: Activation | None = eqx.field(static=True)
+    state_size: int = eqx.field(static=True)
+    input_size: int = eqx.field(static=True)
 
-    @property
-    def state_size(self) -> int:
-        """n."""
-        return self.input_weight.shape[0]
-
-    @property
-    def input_size(self) -> int:
-        """d."""
-        return self.input_weight.shape[1]
+    def __init__(self, recurrent_weight: Array, input_weight: Array, bias: Array, activation: Activation | None):
+        self.recurrent_weight, self.input_weight, self.bias = recurrent_weight, input_weight, bias
+        self.activation = activation
+        self.state_size, self.input_size = input_weight.shape
 
     def __call__(self, state, input=None, *, step=None):
         check_step(self, state, input)
