@@ -96,7 +96,7 @@ class SplineManifold(InputManifold):
         check_finite(inputs, "inputs", caller="SplineManifold.from_trials")
         shape = tuple(len(k) for k in knots)
         basis = cls(knots, np.zeros((*shape, 1, 1)), periods=periods)
-        weights = jax.vmap(lambda theta: _outer(basis._weights(theta)))(jnp.asarray(thetas, basis.values.dtype))
+        weights = _design(basis, jnp.asarray(thetas, basis.values.dtype))
         flat = inputs.reshape(len(inputs), -1)
         values, _, rank, _ = np.linalg.lstsq(np.asarray(weights), flat, rcond=None)
         if rank < math.prod(shape):
@@ -166,9 +166,14 @@ def _evaluate(knots, cubics, x):
     return ((a * h + b) * h + c) * h + d
 
 
-def _outer(weights):
-    """The weight of each combination of knots, in C order."""
-    product = weights[0]
-    for w in weights[1:]:
-        product = (product[:, None] * w).reshape(-1)
-    return product
+@eqx.filter_jit
+def _design(spline, thetas):
+    """The weight at each point of each combination of knots, in C order: (n, n_1 ... n_m)."""
+
+    def row(theta):
+        first, *others = spline._weights(theta)
+        for weights in others:
+            first = jnp.outer(first, weights).reshape(-1)
+        return first
+
+    return jax.vmap(row)(thetas)
