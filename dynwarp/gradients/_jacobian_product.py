@@ -172,7 +172,8 @@ def _triangular(jacobians, frame):
         u = (transfer + eye) @ u
         d = jnp.where(gone, -jnp.inf, d + jnp.log(one))
         u = jnp.where(jnp.isfinite(d)[:, None], u, eye)
-        spread = jax.lax.stop_gradient(jnp.linalg.norm(moved) / jnp.min(jnp.where(gone, jnp.max(stretch), stretch)))
+        least = jnp.min(jnp.where(gone, jnp.inf, stretch))
+        spread = jax.lax.stop_gradient(jnp.where(jnp.all(gone), 0, jnp.linalg.norm(moved) / least))
         return (q, d, u), (d, spread)
 
     start = (frame, jnp.zeros(n, frame.dtype), eye)
