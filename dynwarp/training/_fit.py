@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
-import time
 from collections.abc import Callable
 from typing import Any, Literal
 
@@ -12,7 +12,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jaxtyping import Array, Float, Int
 
 from dynwarp._checks import check_positive, check_positive_integer, check_shape
 from dynwarp._results import RESULTS, raise_failed
@@ -20,64 +19,16 @@ from dynwarp.errors import ArgumentError
 from dynwarp.io import Series
 from dynwarp.models import AbstractMap
 from dynwarp.training._checkpoint import Checkpoint, digest
+from dynwarp.training._fit_result import FitResult
 from dynwarp.training._forcing import AbstractForcing, SparseTeacherForcing
-from dynwarp.training._loop import CHUNK, MAX_FAILURES, LoopState, first_state, mean_loss, run_steps
-from dynwarp.training._objective import Loss, Objective
+from dynwarp.training._loop import MAX_FAILURES, LoopState, Plan, first_state, mean_loss, run_lanes, run_steps
+from dynwarp.training._loss import AbstractLoss, Loss, mean_squared_error
+from dynwarp.training._objective import Objective
+from dynwarp.training._penalties import AbstractPenalty, as_penalties
 from dynwarp.training._progress import Report, progress_report
 from dynwarp.training._reconstruction import Reconstruction, floating_dtype
-from dynwarp.training._windows import Windows, as_arrays, make_windows
-
-# Seconds of work between two looks at the keyboard and the progress bar.
-_PATIENCE = 0.5
-
-
-class History(eqx.Module):
-    """What happened step by step.
-
-    **Attributes:**
-
-    - `loss`, `gradient_norm`: of each step, before clipping, shape `(steps,)`; NaN marks a step that was skipped.
-    - `validation_step`, `validation`: when the model was validated, and its score, shape `(k,)`.
-    """
-
-    loss: Float[np.ndarray, " steps"]
-    gradient_norm: Float[np.ndarray, " steps"]
-    validation_step: Int[np.ndarray, " k"]
-    validation: Float[np.ndarray, " k"]
-
-
-class FitResult(eqx.Module):
-    """What [`fit`][dynwarp.training.fit] returns.
-
-    **Attributes:**
-
-    - `model`: the map with the best score, or the last one where there was no validation.
-    - `reconstruction`: the [`Reconstruction`][dynwarp.training.Reconstruction] around it, with readout and units.
-    - `last`: the reconstruction after the last step.
-    - `history`: a [`History`][dynwarp.training.History].
-    - `result`: `RESULTS.successful`, or `RESULTS.non_finite` where the training ended in NaNs; `model` is then the
-      best or last one without.
-    - `stats`: `steps` taken, `best_step`, `skipped` steps, `interrupted`; `seconds` and `steps_per_second` of the call.
-    """
-
-    model: AbstractMap
-    reconstruction: Reconstruction
-    last: Reconstruction
-    history: History
-    result: RESULTS
-    stats: dict[str, Any]
-
-
-def mean_squared_error(prediction: Float[Array, " N"], target: Float[Array, " N"]) -> Float[Array, ""]:
-    """The mean over channels of the squared error of one observation.
-
-    **Example:**
-
-    >>> import jax.numpy as jnp, dynwarp as dw
-    >>> float(dw.training.mean_squared_error(jnp.array([1.0, 3.0]), jnp.zeros(2)))
-    5.0
-    """
-    return jnp.mean((prediction - target) ** 2)
+from dynwarp.training._run import Run
+from dynwarp.training._windows import Windows, as_arrays, check_moving, make_windows
 
 
 def fit(
@@ -90,7 +41,9 @@ def fit(
     optimizer: optax.GradientTransformation | None = None,
     rule: Any = None,
     forcing: AbstractForcing | Literal["auto"] | None = "auto",
+    penalty: Any = None,
     inputs: Any = None,
+    observed: Any = None,
     readout: Any = None,
     sequence_length: int = 100,
     batch_size: int = 16,
@@ -98,6 +51,8 @@ def fit(
     clip: float | None = 10.0,
     validation: Any = None,
     validate_every: int = 500,
+    patience: int | None = None,
+    restart: float | None = None,
     directory: Any = None,
     resume: bool = False,
     progress: bool | Report = False,
@@ -115,16 +70,26 @@ def fit(
     - `data`: a recording, shape `(T, N)`, an [`io.Series`][dynwarp.io.Series], or a list of them.
     - `steps`: how many gradient steps.
     - `key`: of everything random; step i uses `fold_in(key, i)`.
-    - `loss`: `loss(prediction (N,), target (N,)) -> scalar`; the mean squared error if None.
+    - `loss`: `loss(prediction (N,), target (N,)) -> scalar`, the mean squared error if None; or a loss of the batch
+      such as [`GaussianLikelihood`][dynwarp.training.GaussianLikelihood].
     - `optimizer`: an optax transformation; None is RAdam, its rate falling exponentially from 5e-3 to 5e-5.
     - `rule`: a learning rule in place of automatic differentiation, with the method
       `gradients(model, readout, inputs, targets, *, state0, loss, key)`. It trains the map and the readout, without
       forcing.
     - `forcing`: what the recording does to the state, such as `SparseTeacherForcing(interval)`; None: nothing. "auto":
-      `SparseTeacherForcing(25)` where the first N coordinates are observed and there is no rule, else None.
+      `SparseTeacherForcing(25)`, or of the sequence length where that is shorter, where the first N coordinates are
+      observed and there is no rule, else None. With a linear readout forcing acts through its pseudo-inverse.
+    - `penalty`: added to the loss: any function of the [`Reconstruction`][dynwarp.training.Reconstruction] that JAX can
+      differentiate, such as [`ParameterPenalty`][dynwarp.training.ParameterPenalty] or an exponent of
+      `dynamics.lyapunov_spectrum`; an [`AbstractPenalty`][dynwarp.training.AbstractPenalty], which also sees the states
+      of the batch; or a list of these. With a rule its gradient is added to what the rule has.
     - `inputs`: of the map, shape `(T, d)`, or a list, one a recording: `inputs[i]` drives the step to `data[i]`.
+    - `observed`: None: all data are finite. "finite": values that are not are missing. Or boolean masks, shaped as the
+      data, False where nothing was observed. What is missing counts in no loss and forces nothing; windows begin in
+      rows without gaps. The loss is the mean over what was observed, if it vanishes between equals.
     - `readout`: what is observed of a state, `readout(state, input)`; None: the first N coordinates.
-    - `sequence_length`: steps in a window.
+    - `sequence_length`: steps in a window. Of several recordings those that are shorter count as not observed beyond
+      their end.
     - `batch_size`: windows in a step.
     - `noise`: standard deviation of Gaussian noise on the observations that the model is shown, not on the targets.
     - `clip`: of the global norm of the gradient; None for none.
@@ -132,6 +97,10 @@ def fit(
       `f(reconstruction) -> scalar`, the lower the better, such as
       [`ReconstructionScore`][dynwarp.training.ReconstructionScore]. None: the last model is the best.
     - `validate_every`: steps between validations, and between checkpoints.
+    - `patience`: validations without a better score after which the training stops; None: never.
+    - `restart`: after 20 steps in a row without a finite gradient and update, go back to the last good state (one a
+      hundred steps is kept) with a fresh optimizer and this many times the step, 0.5 for instance, at most 10 times.
+      None ends the training there.
     - `directory`: a folder for checkpoints; None for none.
     - `resume`: go on from the checkpoint in `directory`, if there is one; what comes out is bit for bit what one run
       would have given. Otherwise an old checkpoint is replaced.
@@ -160,157 +129,175 @@ def fit(
     >>> fitted.history.loss.shape, bool(fitted.history.loss[-1] < fitted.history.loss[0])
     ((20,), True)
     """
-    steps = check_positive_integer(steps, "steps", caller="fit")
-    batch_size = check_positive_integer(batch_size, "batch_size", caller="fit")
-    sequence_length = check_positive_integer(sequence_length, "sequence_length", caller="fit")
-    validate_every = check_positive_integer(validate_every, "validate_every", caller="fit")
+    options: dict[str, Any] = dict(
+        steps=steps, loss=loss, optimizer=optimizer, rule=rule, forcing=forcing, penalty=penalty, inputs=inputs,
+        observed=observed, sequence_length=sequence_length, batch_size=batch_size, noise=noise, clip=clip,
+        validation=validation, validate_every=validate_every, patience=patience, restart=restart, directory=directory,
+        resume=resume, progress=progress,
+    )  # fmt: skip
+    start = functools.partial(_as_reconstruction, model, data, readout=readout, key=_start_key(key))
+    fitted = _train(start, data, keys=key, lanes=(), **options)
+    if throw:
+        raise_failed(fitted.result, "fit", _REMEDY)
+    return fitted
+
+
+def fit_seeds(
+    make: Callable[[Any], AbstractMap | Reconstruction],
+    data: Any,
+    *,
+    keys: Any,
+    readout: Callable[[Any], Any] | None = None,
+    throw: bool = True,
+    **options: Any,
+) -> FitResult:
+    """Trains several models of one kind on the same data, side by side in one program.
+
+    Seed i is what `fit(make(first), data, key=second)` gives with `first, second = jax.random.split(keys[i])`, but for
+    rounding, which chaotic systems make large in time. A seed that fails stops, and the others go on.
+
+    **Arguments:**
+
+    - `make`: from a key to a map or a [`Reconstruction`][dynwarp.training.Reconstruction], the same but for the numbers
+      in its arrays.
+    - `data`, and all `options`: as of [`fit`][dynwarp.training.fit]. `patience` ends the training where it has run out
+      for every seed.
+    - `keys`: one a seed, such as `jax.random.split(jax.random.key(0), 5)`.
+    - `readout`: from a key to a readout, or None; drawn with `fold_in(first, 1)`.
+    - `throw`: raise if every seed fails.
+
+    **Returns:** a [`FitResult`][dynwarp.training.FitResult] with a leading axis of seeds and a code for each;
+    `.seed(i)` is one of them, `.best_seed()` the number of the best.
+
+    **Raises:** as [`fit`][dynwarp.training.fit]; `ConvergenceError` where all seeds failed; `ArgumentError` where
+    `make` gives models of different structure.
+
+    **Cost:** as many trainings; on a processor somewhat less than one after the other, on an accelerator that of one
+    while it has room.
+
+    **Example:**
+
+    >>> import jax, jax.numpy as jnp, dynwarp as dw
+    >>> t = jnp.arange(100.0)
+    >>> circle = jnp.stack([jnp.sin(t / 5), jnp.cos(t / 5)], axis=1)
+    >>> fitted = dw.training.fit_seeds(
+    ...     lambda key: dw.models.ALRNN(3, 1, key=key), circle, keys=jax.random.split(jax.random.key(1), 2),
+    ...     steps=20, sequence_length=10,
+    ... )
+    >>> fitted.history.loss.shape, fitted.model.W.shape, fitted.seed(1).model.W.shape
+    ((2, 20), (2, 3, 3), (3, 3))
+    """
+    keys = list(keys)
+    if not keys:
+        raise ArgumentError("fit_seeds: `keys` must hold at least one key.")
+    pairs = [jax.random.split(key) for key in keys]
+    second = jnp.stack([pair[1] for pair in pairs])
+
+    def start(size: int) -> Reconstruction:
+        models = [
+            _as_reconstruction(
+                make(first),
+                data,
+                size,
+                None if readout is None else readout(jax.random.fold_in(first, 1)),
+                _start_key(key),
+            )
+            for first, key in pairs
+        ]
+        arrays, others = zip(*(eqx.partition(model, eqx.is_array) for model in models))
+        shapes = [jax.tree.map(jnp.shape, a) for a in arrays]
+        if any(jax.tree.structure(a) != jax.tree.structure(arrays[0]) for a in arrays) or any(
+            not (shape == shapes[0] and eqx.tree_equal(other, others[0])) for shape, other in zip(shapes, others)
+        ):
+            raise ArgumentError("fit_seeds: `make` must give models of one structure; these differ.")
+        return eqx.combine(jax.tree.map(lambda *leaves: jnp.stack(leaves), *arrays), others[0])
+
+    fitted = _train(start, data, keys=second, lanes=(len(keys),), **options)
+    if throw and bool(np.all(fitted.result != RESULTS.successful)):
+        raise_failed(fitted.result, "fit_seeds", _REMEDY)
+    return fitted
+
+
+_REMEDY = "Lower the learning rate or `clip`, or force more often."
+
+
+def _train(
+    start: Callable[[int], Reconstruction], data, *, keys, lanes: tuple[int, ...], steps, loss=None, optimizer=None,
+    rule=None, forcing="auto", penalty=None, inputs=None, observed=None, sequence_length=100, batch_size=16, noise=0.0,
+    clip=10.0, validation=None, validate_every=500, patience=None, restart=None, directory=None, resume=False,
+    progress=False,
+) -> FitResult:  # fmt: skip
+    """The training of one model, or of a batch of them where `lanes` is (S,)."""
+    caller = "fit"
+    steps = check_positive_integer(steps, "steps", caller=caller)
+    batch_size = check_positive_integer(batch_size, "batch_size", caller=caller)
+    length = check_positive_integer(sequence_length, "sequence_length", caller=caller)
+    every = check_positive_integer(validate_every, "validate_every", caller=caller)
     if not (np.ndim(noise) == 0 and np.isfinite(noise) and noise >= 0):
         raise ArgumentError(f"fit: `noise` must be a finite number of at least 0; got {noise!r}.")
     if clip is not None:
-        check_positive(clip, "clip", caller="fit")
+        check_positive(clip, "clip", caller=caller)
+    if restart is not None and not (isinstance(restart, int | float) and 0 < restart <= 1):
+        raise ArgumentError(f"fit: `restart` must be None or a number above 0 and at most 1; got {restart!r}.")
+    if patience is not None:
+        patience = check_positive_integer(patience, "patience", caller=caller)
+        if validation is None:
+            raise ArgumentError("fit: `patience` counts validations; give `validation`.")
     if resume and directory is None:
         raise ArgumentError("fit: `resume` needs the `directory` of the run to go on with.")
 
-    arrays = as_arrays(data, "data")
-    start = _as_reconstruction(model, data, arrays[0].shape[1], readout, jax.random.fold_in(key, -1 % 2**32))
-    dtype = floating_dtype(start.map)
-    windows = make_windows(arrays, _as_inputs(inputs, arrays, start.map), sequence_length, dtype)
+    arrays = as_arrays(data, "data", observed)
+    model = start(arrays[0].shape[1])
+    dtype = floating_dtype(model.map)
+    windows = make_windows(arrays, _as_inputs(inputs, arrays, model.map), length, dtype)
+    check_moving(arrays)
     objective = Objective(
         mean_squared_error if loss is None else loss,
-        _as_forcing(forcing, start, rule),
+        _as_forcing(forcing, model, rule, length, dtype),
         jnp.asarray(noise, dtype),
         _as_rule(rule),
+        as_penalties(penalty),
+        bool(np.isnan(np.asarray(windows.values)).any()),
     )
-    score = _as_score(validation, objective, start, sequence_length, dtype)
-    optimizer = _clipped(_default_optimizer(steps) if optimizer is None else optimizer, clip)
+    _check_objective(objective)
+    plan = Plan(
+        windows, objective, jnp.asarray(min(MAX_FAILURES, steps), jnp.int32),
+        _clipped(_default_optimizer(steps) if optimizer is None else optimizer, clip), batch_size, restart,
+    )  # fmt: skip
+    score = _as_score(validation, observed, objective, model, length, dtype)
 
     checkpoint = None
     if directory is not None:
         settings = {
             "steps": steps,
-            "sequence_length": sequence_length,
+            "sequence_length": length,
             "batch_size": batch_size,
             "noise": float(noise),
             "clip": None if clip is None else float(clip),
-            "validate_every": validate_every,
+            "validate_every": every,
+            "patience": patience,
+            "restart": restart,
             "forcing": repr(objective.forcing),
-            "key": digest(key),
+            "loss": _name(objective.loss),
+            "penalty": [_name(p) for p in objective.penalties],
+            "seeds": list(lanes),
+            "key": digest(keys),
             "data": digest(windows),
-            "model": digest(start),
+            "model": digest(model),
         }
         checkpoint = Checkpoint(directory, settings)
-    run = _Run(first_state(start, optimizer), steps)
+    first = functools.partial(first_state, plan=plan)
+    run = Run((eqx.filter_vmap(first) if lanes else first)(model), steps, int(plan.limit), lanes)
     if resume and checkpoint is not None:
         run.restore(checkpoint)
+    if score is not None and lanes:
+        score = eqx.filter_vmap(score)
     with progress_report(progress) as report:
         run.go(
-            lambda state, count: run_steps(state, count, windows, objective, optimizer, batch_size, key),
-            score, validate_every, checkpoint, report,
+            lambda state, step, count: (run_lanes if lanes else run_steps)(state, step, count, plan, keys),
+            score, every, None if patience is None else patience * every, checkpoint, report,
         )  # fmt: skip
-    fitted = run.fit_result()
-    if throw:
-        raise_failed(fitted.result, "fit", "Lower the learning rate or `clip`, or force more often.")
-    return fitted
-
-
-class _Run:
-    """A run in progress: the state of the loop, the best model so far, and the history."""
-
-    def __init__(self, state: LoopState, steps: int):
-        self.state, self.best, self.best_score, self.best_step = state, state.model, np.inf, 0
-        self.history = np.full((steps, 2), np.nan)
-        self.validation: list[tuple[int, float]] = []
-        self.steps, self.step = steps, 0
-        self.interrupted, self.seconds, self.taken = False, 0.0, 0
-
-    @property
-    def failed(self) -> bool:
-        return int(self.state.failures) >= min(MAX_FAILURES, self.steps)
-
-    def go(self, advance, score, validate_every: int, checkpoint: Checkpoint | None, report: Report) -> None:
-        began, count = time.perf_counter(), 1
-        try:
-            # An interrupt during a validation leaves it to be done first.
-            self._validate_if_due(score, validate_every)
-            while self.step < self.steps and not self.failed:
-                until = min(self.steps, (self.step // validate_every + 1) * validate_every)
-                count = max(1, min(count, CHUNK, until - self.step))
-                chunk_began = time.perf_counter()
-                state, history = advance(self.state, jnp.asarray(count, jnp.int32))
-                history = np.asarray(history)[:count]
-                # From here on nothing waits for the device: an interrupt finds either the old state or the new one.
-                self.state = state
-                self.history[self.step : self.step + count] = history
-                self.step += count
-                self.taken += count
-                spent = time.perf_counter() - chunk_began
-                if self.step == until:
-                    self._validate_if_due(score, validate_every)
-                    if checkpoint is not None:
-                        self.save(checkpoint)
-                figures = {"loss": float(history[-1, 0])}
-                figures |= {"best": float(self.best_score)} if np.isfinite(self.best_score) else {}
-                figures["steps/s"] = self.taken / (time.perf_counter() - began)
-                report(self.step, self.steps, figures)
-                # The first call compiles, which says nothing about the pace.
-                count = 8 if self.taken == 1 else max(1, min(2 * count, round(count * _PATIENCE / spent)))
-        except KeyboardInterrupt:
-            self.interrupted = True
-            if checkpoint is not None:
-                self.save(checkpoint)
-        self.seconds = time.perf_counter() - began
-
-    def _validate_if_due(self, score: Callable[[Reconstruction], Any] | None, every: int) -> None:
-        due = self.step > 0 and (self.step % every == 0 or self.step == self.steps)
-        done = bool(self.validation) and self.validation[-1][0] == self.step
-        if score is None or done or not due:
-            return
-        value = float(score(self.state.model))
-        self.validation.append((self.step, value))
-        if value < self.best_score:
-            self.best, self.best_score, self.best_step = self.state.model, value, self.step
-
-    def _tree(self, validations: int):
-        """All that a checkpoint holds, with room for this many validations."""
-        padded = np.array(self.validation or np.zeros((0, 2)), float)
-        padded = np.pad(padded, ((0, validations - len(padded)), (0, 0)))
-        return (
-            self.state,
-            self.best,
-            self.history,
-            padded,
-            np.array([self.step, len(self.validation), self.best_step]),
-            np.array(self.best_score),
-        )
-
-    def save(self, checkpoint: Checkpoint) -> None:
-        checkpoint.write(self._tree(self.steps))
-
-    def restore(self, checkpoint: Checkpoint) -> None:
-        tree = checkpoint.read(self._tree(self.steps))
-        if tree is not None:
-            self.state, self.best, self.history, validation, counts, best_score = tree
-            self.step, count, self.best_step = (int(c) for c in counts)
-            self.validation = [(int(step), float(value)) for step, value in validation[:count]]
-            self.best_score = float(best_score)
-
-    def fit_result(self) -> FitResult:
-        last = self.state.model
-        chosen = last if self.best_step == 0 else self.best
-        history = self.history[: self.step]
-        steps, values = np.array(self.validation or np.zeros((0, 2))).T
-        stats = {
-            "steps": self.step,
-            "best_step": self.best_step or self.step,
-            "skipped": int(np.isnan(history).any(1).sum()),
-            "interrupted": self.interrupted,
-            "seconds": self.seconds,
-            "steps_per_second": self.taken / max(self.seconds, 1e-9),
-        }
-        result = RESULTS.non_finite if self.failed else RESULTS.successful
-        return FitResult(
-            chosen.map, chosen, last, History(history[:, 0], history[:, 1], steps.astype(int), values), result, stats
-        )
+    return run.fit_result()
 
 
 # The same functions for the same arguments: a new closure would be a new program to compile.
@@ -322,6 +309,15 @@ def _default_optimizer(steps: int) -> optax.GradientTransformation:
 @functools.lru_cache
 def _clipped(optimizer: optax.GradientTransformation, clip: float | None) -> optax.GradientTransformation:
     return optimizer if clip is None else optax.chain(optax.clip_by_global_norm(clip), optimizer)
+
+
+def _start_key(key):
+    return jax.random.fold_in(key, -1 % 2**32)
+
+
+def _name(thing: Any) -> str:
+    """What a checkpoint remembers of a function: modules by their fields, the others by name."""
+    return repr(thing) if isinstance(thing, eqx.Module) else getattr(thing, "__qualname__", type(thing).__name__)
 
 
 def _as_reconstruction(model, data, size: int, readout, key) -> Reconstruction:
@@ -353,26 +349,44 @@ def _as_rule(rule):
     return rule
 
 
-def _as_forcing(forcing, model: Reconstruction, rule) -> AbstractForcing | None:
-    possible = model.observes_state and rule is None
+def _as_forcing(forcing, model: Reconstruction, rule, length: int, dtype) -> AbstractForcing | None:
+    linear = model.observes_state or model.output_weight is not None
     if isinstance(forcing, str) and forcing == "auto":
-        return SparseTeacherForcing(25) if possible else None
-    if forcing is None or (isinstance(forcing, AbstractForcing) and possible):
-        return forcing
+        return SparseTeacherForcing(min(25, length)) if model.observes_state and rule is None else None
+    if forcing is None:
+        return None
     if not isinstance(forcing, AbstractForcing):
         raise ArgumentError(f"fit: `forcing` must be a forcing module, None or 'auto'; got {forcing!r}.")
-    reason = "a learning rule trains without" if rule is not None else "the first coordinates must be what is observed"
-    raise ArgumentError(f"fit: `forcing` cannot be used here, {reason}; pass forcing=None.")
+    if rule is not None or not linear:
+        reason = "a learning rule trains without" if rule is not None else "the readout must be linear"
+        raise ArgumentError(f"fit: `forcing` cannot be used here, {reason}; pass forcing=None.")
+    forcing.check(model, length)
+    return jax.tree.map(lambda x: jnp.asarray(x, dtype) if eqx.is_inexact_array(x) else x, forcing)
 
 
-def _as_score(validation, objective: Objective, model: Reconstruction, length: int, dtype):
+def _check_objective(objective: Objective) -> None:
+    if not callable(objective.loss):
+        raise ArgumentError(f"fit: `loss` must be a function of a prediction and a target; got {objective.loss!r}.")
+    if objective.rule is None:
+        return
+    if isinstance(objective.loss, AbstractLoss):
+        raise ArgumentError("fit: a learning rule needs a loss of one observation, loss(prediction, target).")
+    if any(isinstance(p, AbstractPenalty) for p in objective.penalties):
+        raise ArgumentError("fit: a learning rule keeps no states, so that `penalty` must be a function of the model.")
+    if objective.missing:
+        raise ArgumentError("fit: a learning rule needs complete data; leave `observed` and short recordings out.")
+
+
+def _as_score(validation, observed, objective: Objective, model: Reconstruction, length: int, dtype):
+    """A function of the state of the loop, or None."""
     if validation is None:
         return None
     if callable(validation):
-        return eqx.filter_jit(validation)
+        scored = eqx.filter_jit(validation)
+        return lambda state: scored(state.model)
     if model.map.input_size:
         raise ArgumentError("fit: for a model with inputs `validation` must be a function of the reconstruction.")
-    arrays = as_arrays(validation, "validation")
+    arrays = as_arrays(validation, "validation", None if observed is None else "finite")
     if arrays[0].shape[1] != model.observation_size:
         raise ArgumentError(
             f"fit: `validation` has {arrays[0].shape[1]} channels; the model observes {model.observation_size}."
@@ -380,4 +394,10 @@ def _as_score(validation, objective: Objective, model: Reconstruction, length: i
     length = min(length, max(len(a) for a in arrays) - 1)
     windows: Windows = make_windows(arrays, [np.zeros((len(a), 0)) for a in arrays], length, dtype)
     windows = eqx.tree_at(lambda w: w.starts, windows, windows.starts[::length])
-    return lambda model: mean_loss(model, objective, windows)
+    missing = bool(np.isnan(np.asarray(windows.values)).any())
+    objective = dataclasses.replace(objective, missing=missing)
+
+    def score(state: LoopState):
+        return mean_loss(state.model, objective.with_forcing(state.forcing), windows)
+
+    return score

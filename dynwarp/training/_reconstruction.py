@@ -14,7 +14,7 @@ from dynwarp._checks import check_positive_integer, check_shape, default_float
 from dynwarp._simulate import simulate
 from dynwarp._typing import PRNGKey
 from dynwarp.errors import ArgumentError, ModelError
-from dynwarp.models import AbstractMap, StateReadout
+from dynwarp.models import AbstractMap, LinearReadout, Readout, StateReadout
 
 
 class Reconstruction(eqx.Module):
@@ -31,7 +31,7 @@ class Reconstruction(eqx.Module):
 
     **Attributes:** `map`, `readout`, `mean`, `scale`, and `initial_weight` L, a learned linear map to the state that
     goes with an observation x: `[x; L x]` with L `(M - N, N)` where the first N coordinates are observed, `L x` with L
-    `(M, N)` where a readout is.
+    `(M, N)` where a readout is. L starts at random; with a linear readout y = B z + c it starts at pinv(B).
 
     **Raises:** `ModelError` unless `map` is a map; `ArgumentError` where N > M and no readout is given.
 
@@ -80,13 +80,34 @@ class Reconstruction(eqx.Module):
         self.observation_size = size
         self.mean, self.scale = (jnp.broadcast_to(jnp.asarray(x, dtype), (size,)) for x in (mean, scale))
         rows = map.state_size - size if self.observes_state else map.state_size
-        self.initial_weight = jax.random.normal(key, (rows, size), dtype) * (0.5 / size**0.5)
+        weight = self.output_weight
+        if self.observes_state or weight is None or weight.shape != (size, rows):
+            self.initial_weight = jax.random.normal(key, (rows, size), dtype) * (0.5 / size**0.5)
+        else:
+            self.initial_weight = jnp.linalg.pinv(weight.astype(dtype))
 
     @property
     def observes_state(self) -> bool:
         """Whether the first N coordinates of the state are what is observed, as teacher forcing needs it."""
         r = self.readout
         return isinstance(r, StateReadout) and r.start == 0 and r.stop == self.observation_size
+
+    @property
+    def output_weight(self) -> Float[Array, "N M"] | None:
+        """B of a linear readout y = B z + c; None for other readouts."""
+        r = self.readout
+        if isinstance(r, Readout) and r.activation is None:
+            return r.weight
+        return r.C if isinstance(r, LinearReadout) else None
+
+    def explain(self, values: Float[Array, " N"], input: Float[Array, " d"] | None = None) -> Float[Array, " M"]:
+        """The state that an observation implies, in standardised units: [`encode`][dynwarp.training.Reconstruction]
+        where the first coordinates are observed, else pinv(B) (x - c) for a linear readout."""
+        weight = self.output_weight
+        if self.observes_state or weight is None:
+            return self.encode(values)
+        offset = self.decode(jnp.zeros(self.map.state_size, weight.dtype), input)
+        return jnp.linalg.pinv(weight) @ (values - offset)
 
     def encode(self, values: Float[Array, " N"]) -> Float[Array, " M"]:
         """The state that goes with an observation in standardised units, `(N,) -> (M,)`."""
