@@ -1,0 +1,154 @@
+"""Does a plain recurrent network learn every task of the package? Trains one on each, and writes the table.
+
+    python benchmarks/tasks.py                     # all tasks, about ten minutes of one core
+    python benchmarks/tasks.py --task copy adding  # some of them; the others' rows are kept, and none remakes the table
+
+Every run is Adam on fresh trials, with the gradient's norm clipped at 1, and ends at the first validation, every 100
+steps on the same 1000 trials, whose loss is at most the goal. Results: results/tasks.json and results/tasks.md.
+"""
+
+import argparse
+import json
+import pathlib
+import time
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import optax
+
+import dynwarp as dw
+
+t, m = dw.tasks, dw.models
+RESULTS = pathlib.Path(__file__).parent / "results"
+CHUNK, BATCH, VALIDATION = 100, 64, 1000
+
+# Task, network (a class and its size), its options, learning rate, most steps, goal as a part of the chance level.
+RUNS = {
+    "contextual integration": (t.ContextualIntegration(), m.LeakyRNN, 64, {"dt": 0.2}, 2e-3, 3000, 0.02),
+    "working memory": (t.WorkingMemory(dt=0.25), m.LeakyRNN, 64, {"dt": 0.25}, 2e-3, 4000, 0.05),
+    "memory subtraction": (t.MemorySubtraction(dt=0.25), m.LeakyRNN, 64, {"dt": 0.25}, 2e-3, 4000, 0.05),
+    "sequential memory": (t.SequentialMemory(dt=0.25), m.LeakyRNN, 64, {"dt": 0.25}, 2e-3, 4000, 0.05),
+    "flip-flop": (t.FlipFlop(), m.Elman, 64, {}, 2e-3, 2000, 0.02),
+    "centre-out, rates": (t.CentreOut(), m.Elman, 64, {}, 1e-3, 2000, 0.02),
+    "centre-out, counts": (t.CentreOut(observation="poisson"), m.Elman, 64, {}, 1e-3, 2000, 0.2),
+    "sine generator": (t.SineGenerator(steps=100), m.Elman, 64, {}, 1e-3, 4000, 0.05),
+    "copy": (t.Copy(delay=10, length=3, n_symbols=4), m.Elman, 64, {}, 1e-3, 4000, 0.05),
+    "adding": (t.Adding(steps=30), m.Elman, 64, {}, 1e-3, 3000, 0.05),
+    "temporal order": (t.TemporalOrder(steps=40, min_steps=30), m.Elman, 64, {}, 1e-3, 3000, 0.05),
+    "random permutation": (t.RandomPermutation(steps=50, min_steps=30), m.Elman, 64, {}, 1e-3, 3000, 0.05),
+}
+
+
+class Network(eqx.Module):
+    cell: m.AbstractMap
+    readout: m.Readout
+
+    def __call__(self, inputs):
+        states = dw.simulate(self.cell, jnp.zeros(self.cell.state_size), inputs)
+        return jax.vmap(self.readout)(states)
+
+
+def loss(parameters, rest, task, batch):
+    outputs = jax.vmap(eqx.combine(parameters, rest))(batch.inputs)
+    return task.loss(outputs, batch.targets, batch.mask), task.error(outputs, batch.targets, batch.mask)
+
+
+@eqx.filter_jit
+def train(parameters, state, rest, task, optimizer, keys):
+    def step(carry, key):
+        parameters, state = carry
+        gradient, _ = jax.grad(loss, has_aux=True)(parameters, rest, task, task.batch(key, BATCH))
+        updates, state = optimizer.update(gradient, state)
+        return (eqx.apply_updates(parameters, updates), state), None
+
+    return jax.lax.scan(step, (parameters, state), keys)[0]
+
+
+def run(name, seed=0):
+    task, cell, size, options, rate, most, part = RUNS[name]
+    cell_key, readout_key, data_key, validation_key = jax.random.split(jax.random.key(seed), 4)
+    network = Network(
+        cell(task.input_size, size, key=cell_key, **options), m.Readout(size, task.output_size, key=readout_key)
+    )
+    parameters, rest = eqx.partition(network, eqx.is_inexact_array)
+    optimizer = optax.chain(optax.clip_by_global_norm(1.0), optax.adam(rate))
+    state = optimizer.init(parameters)
+    held_out = eqx.filter_jit(task.batch)(validation_key, VALIDATION)
+    evaluate, goal = eqx.filter_jit(loss), part * task.chance_level
+    value, error, steps, began = jnp.inf, jnp.inf, 0, time.process_time()
+    while steps < most and not value <= goal:
+        keys = jax.vmap(jax.random.fold_in, (None, 0))(data_key, jnp.arange(steps, steps + CHUNK))
+        parameters, state = train(parameters, state, rest, task, optimizer, keys)
+        value, error = evaluate(parameters, rest, task, held_out)
+        steps += CHUNK
+        print(f"{name}: step {steps}, loss {value:.4g}, goal {goal:.4g}", flush=True)
+    sizes = ", ".join(f"{k}={v}" for k, v in options.items())
+    return {
+        "task": str(task).replace("\n", " "),
+        "network": f"{cell.__name__}({size}{', ' + sizes if sizes else ''})",
+        "learning_rate": rate,
+        "batch": BATCH,
+        "seed": seed,
+        "chance": task.chance_level,
+        "goal": goal,
+        "steps": steps,
+        "most_steps": most,
+        "loss": float(value),
+        "error": float(error),
+        "classes": task.classes,
+        "reached": bool(value <= goal),
+        "cpu_seconds": round(time.process_time() - began, 1),
+    }
+
+
+def table(rows):
+    lines = [
+        "# What plain networks learn of the tasks",
+        "",
+        f"Made by `benchmarks/tasks.py`: Adam on {BATCH} fresh trials a step, gradient norm clipped at 1, float32, one",
+        f"seed; validated every {CHUNK} steps on {VALIDATION} trials, and stopped once the loss is at most the goal.",
+        "The steps are those until then. The error is the root mean square, or the fraction of wrong classes. Settings",
+        "that differ from the defaults are named.",
+        "",
+        "| task | settings | network | rate | chance | goal | steps | loss | error | reached |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    for name, row in rows.items():
+        cells = [
+            name, SETTINGS.get(name, "default"), row["network"], f"{row['learning_rate']:g}", f"{row['chance']:.4g}",
+            f"{row['goal']:.3g}", str(row["steps"]), f"{row['loss']:.3g}", f"{row['error']:.3g}",
+            "yes" if row["reached"] else "no",
+        ]  # fmt: skip
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
+SETTINGS = {
+    "working memory": "dt=0.25",
+    "memory subtraction": "dt=0.25",
+    "sequential memory": "dt=0.25",
+    "centre-out, counts": 'observation="poisson"',
+    "sine generator": "steps=100",
+    "copy": "delay=10, length=3, n_symbols=4",
+    "adding": "steps=30",
+    "temporal order": "steps=40, min_steps=30",
+    "random permutation": "steps=50, min_steps=30",
+}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--task", nargs="*", default=list(RUNS), choices=list(RUNS))
+    chosen = parser.parse_args().task
+    path = RESULTS / "tasks.json"
+    rows = json.loads(path.read_text()) if path.exists() else {}
+    for name in chosen:
+        rows[name] = run(name)
+        rows = {n: rows[n] for n in RUNS if n in rows}
+        path.write_text(json.dumps(rows, indent=2) + "\n")
+    (RESULTS / "tasks.md").write_text(table(rows))
+
+
+if __name__ == "__main__":
+    main()
