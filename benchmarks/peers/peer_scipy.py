@@ -6,6 +6,7 @@ import scipy.integrate
 import scipy.linalg
 import scipy.optimize
 import scipy.signal
+import scipy.sparse
 
 VERSION = scipy.__version__
 
@@ -116,5 +117,22 @@ def expected_update_stein(size, inputs):
         hidden = scipy.linalg.solve_discrete_lyapunov(both, drive @ drive.T)
         credit = scipy.linalg.solve_discrete_lyapunov(both.T, out.T @ out)[:n]
         return credit @ both @ hidden[:, :n], credit @ drive, out @ hidden[:, :n]
+
+    return call
+
+
+def reservoir_states(size, inputs):
+    """The same matrix in CSR, a loop over time: how reservoirs are run without a compiler."""
+    dtype = inputs["inputs"].dtype
+    W = scipy.sparse.csr_array(inputs["recurrent"].astype(dtype))
+    V, b = inputs["input_weight"].astype(dtype), inputs["bias"].astype(dtype)
+
+    def call():
+        drive = inputs["inputs"] @ V.T + b
+        states, state = np.empty_like(drive), np.zeros(W.shape[0], dtype)
+        for t in range(len(drive)):
+            state = dtype.type(0.5) * (state + np.tanh(W @ state + drive[t]))
+            states[t] = state
+        return states[-100:]
 
     return call
