@@ -13,6 +13,7 @@ from dynwarp.models._ctrnn import LowRankRNN as LowRankRNN
 from dynwarp.models._dendritic_plrnn import DendriticPLRNN as DendriticPLRNN
 from dynwarp.models._elman import Elman as Elman
 from dynwarp.models._elman import LeakyRNN as LeakyRNN
+from dynwarp.models._elman_states import elman_states as elman_states
 from dynwarp.models._from_cell import CellMap as CellMap
 from dynwarp.models._from_cell import from_cell as from_cell
 from dynwarp.models._gated import GRU as GRU
