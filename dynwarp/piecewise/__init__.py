@@ -30,4 +30,5 @@ from dynwarp.piecewise._regions import enumerate_regions as enumerate_regions
 from dynwarp.piecewise._retrace import retrace as retrace
 from dynwarp.piecewise._shoot import RayHits as RayHits
 from dynwarp.piecewise._shoot import shoot_ray as shoot_ray
+from dynwarp.piecewise._splitting import splitting as splitting
 from dynwarp.piecewise._trace import trace_manifold as trace_manifold
