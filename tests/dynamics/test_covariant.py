@@ -125,7 +125,7 @@ def test_mean_field_table():
     expected = [0.0165, 0.0652, 0.1547, 0.3103, 0.53242794, 0.0460, -0.0167]
     np.testing.assert_allclose(found.exponent, expected, atol=6e-5)
     np.testing.assert_allclose(found.exponent[4], expected[4], rtol=1e-7)
-    np.testing.assert_allclose(found.variance[1:5], [0.7934, 2.1215, 6.3054, 20.699367], rtol=3e-5)
+    np.testing.assert_allclose(found.variance[1:5], [0.7934, 2.1215, 6.3054, 20.699367], rtol=1e-4)
     np.testing.assert_allclose(found.exponent, jnp.log(found.amplification) / 2, rtol=1e-14)
     # The self-consistent equation, with adaptive quadrature.
     for g, s, q in zip(gains.tolist(), noise.tolist(), found.variance.tolist()):
