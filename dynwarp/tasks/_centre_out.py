@@ -12,7 +12,8 @@ import numpy as np
 
 from dynwarp._checks import check_choice, check_positive, check_positive_integer
 from dynwarp.errors import ArgumentError
-from dynwarp.tasks._task import AbstractTask, check_bounds
+from dynwarp.tasks._parameters import check_bounds
+from dynwarp.tasks._task import AbstractTask
 from dynwarp.tasks._timeline import count_steps
 
 _REST, _MOVEMENT = 0.2, 1.0

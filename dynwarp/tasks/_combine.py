@@ -13,6 +13,7 @@ from jaxtyping import Array, Float
 from dynwarp._checks import check_choice, check_positive_integer, check_shape
 from dynwarp.errors import ArgumentError
 from dynwarp.tasks._input_manifold import InputManifold
+from dynwarp.tasks._parameters import as_floating
 
 
 class FunctionManifold(InputManifold):
@@ -130,7 +131,7 @@ class Section(InputManifold):
 
     def __init__(self, manifold: InputManifold, coordinates: Sequence[int], base: Float[Array, " M"]):
         self.manifold = manifold
-        self.base = jnp.asarray(base)
+        self.base = as_floating(base)
         check_shape(self.base, "base", (manifold.dim,), caller="Section")
         self.coordinates = tuple(int(i) for i in coordinates)
         inside = all(0 <= i < manifold.dim for i in self.coordinates)
@@ -153,6 +154,6 @@ class Section(InputManifold):
         return tuple(self.manifold._axes()[i][1] for i in self.coordinates)
 
     def __call__(self, theta, t=None):
-        theta = jnp.asarray(theta)
+        theta = as_floating(theta)
         check_shape(theta, "theta", (self.dim,), caller="Section")
         return self.manifold(self.base.astype(theta.dtype).at[np.array(self.coordinates)].set(theta), t)

@@ -12,7 +12,7 @@ from jaxtyping import Array, Float
 from dynwarp._checks import check_positive_integer, check_shape
 from dynwarp.errors import ArgumentError
 from dynwarp.tasks._input_manifold import InputManifold
-from dynwarp.tasks._task import check_bounds
+from dynwarp.tasks._parameters import as_floating, check_bounds
 from dynwarp.tasks._timeline import on_circle
 
 
@@ -44,9 +44,9 @@ class Line(InputManifold):
 
     def __init__(self, envelope: Any, direction: Any, *, origin: Any = None, bounds: tuple[float, float] = (-1.0, 1.0)):
         self.envelope = _as_envelope(envelope, 1, "Line")
-        self.direction = _floating(direction)
+        self.direction = as_floating(direction)
         check_shape(self.direction, "direction", ("d",), caller="Line")
-        self.origin = jnp.zeros_like(self.direction) if origin is None else _floating(origin)
+        self.origin = jnp.zeros_like(self.direction) if origin is None else as_floating(origin)
         check_shape(self.origin, "origin", self.direction.shape, caller="Line")
         self.dim, self.periods = 1, (None,)
         self.bounds = (check_bounds(bounds, "bounds", caller="Line"),)
@@ -84,9 +84,9 @@ class Circle(InputManifold):
 
     def __init__(self, envelope: Any, *, axes: Any = None, centre: Any = None):
         self.envelope = _as_envelope(envelope, 1, "Circle")
-        self.axes = jnp.eye(2) if axes is None else _floating(axes)
+        self.axes = jnp.eye(2) if axes is None else as_floating(axes)
         check_shape(self.axes, "axes", (2, "d"), caller="Circle")
-        self.centre = jnp.zeros_like(self.axes[0]) if centre is None else _floating(centre)
+        self.centre = jnp.zeros_like(self.axes[0]) if centre is None else as_floating(centre)
         check_shape(self.centre, "centre", self.axes.shape[1:], caller="Circle")
         self.dim, self.periods, self.bounds = 1, (2 * math.pi,), (None,)
 
@@ -139,15 +139,10 @@ class Torus(InputManifold):
         return items.reshape(*items.shape[:-2], 2 * self.dim)
 
 
-def _floating(x):
-    x = jnp.asarray(x)
-    return x if jnp.issubdtype(x.dtype, jnp.floating) else x.astype(float)
-
-
 def _as_envelope(envelope: Any, ndim: int, caller: str) -> Any:
     if callable(envelope):
         return envelope
-    envelope = _floating(envelope)
+    envelope = as_floating(envelope)
     check_shape(envelope, "envelope" if ndim == 1 else "envelopes", ("m", "T")[-ndim:], caller=caller)
     return envelope
 

@@ -10,7 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from dynwarp._checks import check_positive, check_positive_integer
-from dynwarp.tasks._task import AbstractTask, check_bounds
+from dynwarp.tasks._parameters import check_bounds
+from dynwarp.tasks._task import AbstractTask
 
 
 class SineGenerator(AbstractTask):

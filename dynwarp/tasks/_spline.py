@@ -15,6 +15,7 @@ from jaxtyping import Array, Float
 from dynwarp._checks import check_finite, check_shape
 from dynwarp.errors import ArgumentError
 from dynwarp.tasks._input_manifold import InputManifold
+from dynwarp.tasks._parameters import as_floating
 
 
 class SplineManifold(InputManifold):
@@ -56,8 +57,7 @@ class SplineManifold(InputManifold):
     def __init__(self, knots: Any, inputs: Any, *, periods: Any = None, ts: Any = None):
         caller = "SplineManifold"
         knots = _as_knots(knots)
-        values = jnp.asarray(inputs)
-        self.values = values if jnp.issubdtype(values.dtype, jnp.floating) else values.astype(float)
+        self.values = as_floating(inputs)
         check_shape(self.values, "inputs", (*(len(k) for k in knots), "T", "d"), caller=caller)
         check_finite(self.values, "inputs", caller=caller)
         self.dim = len(knots)
@@ -107,7 +107,7 @@ class SplineManifold(InputManifold):
         return cls(knots, values.reshape(*shape, *inputs.shape[1:]), periods=periods, ts=ts)
 
     def __call__(self, theta, t=None):
-        theta = jnp.asarray(theta)
+        theta = as_floating(theta)
         check_shape(theta, "theta", (self.dim,), caller="SplineManifold")
         value = self.values
         for weights in self._weights(theta):

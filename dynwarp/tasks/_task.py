@@ -11,8 +11,8 @@ from jaxtyping import Array, Float
 
 from dynwarp._checks import check_positive_integer, check_shape
 from dynwarp._typing import PRNGKey, Scalar
-from dynwarp.errors import ArgumentError
 from dynwarp.tasks._input_manifold import InputManifold
+from dynwarp.tasks._parameters import as_floating
 
 
 class TaskBatch(eqx.Module):
@@ -167,7 +167,7 @@ class AbstractTask(InputManifold):
 
     def _trial(self, theta, condition):
         """Checked variables and a condition that is not None unless the task has none."""
-        theta = jnp.asarray(theta)
+        theta = as_floating(theta)
         check_shape(theta, "theta", (self.dim,), caller=type(self).__name__)
         return theta, self.reference() if condition is None else condition
 
@@ -186,11 +186,3 @@ def _weighted_mean(errors, mask):
 def last_step(steps: int, length: Any = None) -> Float[Array, " T"]:
     """The mask of a task that is scored at its last step alone."""
     return jax.nn.one_hot((steps if length is None else length) - 1, steps, dtype=float)
-
-
-def check_bounds(bounds: Any, name: str, *, caller: str) -> tuple[float, float]:
-    """Two finite numbers that increase."""
-    pair = tuple(bounds) if isinstance(bounds, tuple | list) else ()
-    if len(pair) != 2 or not (np.isfinite(pair).all() and pair[0] < pair[1]):
-        raise ArgumentError(f"{caller}: `{name}` must be two finite numbers that increase; got {bounds!r}.")
-    return float(pair[0]), float(pair[1])
