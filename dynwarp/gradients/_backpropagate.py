@@ -100,8 +100,6 @@ def backpropagate(
             raise ArgumentError(
                 f"{caller}: `truncation` (k1, k2) needs k1 <= k2, or errors are lost; got {truncation!r}."
             )
-        steps = len(targets)
-        truncation = (min(every, steps), min(reach, steps))
     return _backpropagate(model, readout, inputs, targets, state0, loss, mask, truncation)
 
 
@@ -154,13 +152,14 @@ def _backpropagate(model, readout, inputs, targets, state0, loss, mask, truncati
 
     every, reach = truncation
     previous = jnp.concatenate([state0.astype(states.dtype)[None], states[:-1]])
-    ends = jnp.minimum(jnp.arange(every, steps + every, every, dtype=jnp.int32), steps)
-    offsets = jnp.arange(reach, dtype=jnp.int32)
+    begins = jnp.arange(0, steps, every, dtype=jnp.int32)
+    offsets = jnp.arange(min(reach, steps), dtype=jnp.int32)
 
-    def window(end, begin):
-        start = jnp.maximum(end - reach, 0)
+    def window(begin):
+        # A last chunk that is cut short reaches back as far as if it were whole.
+        start = jnp.maximum(begin + every - reach, 0)
         rows = start + offsets
-        own = (rows >= begin) & (rows < end)
+        own = (rows >= begin) & (rows < jnp.minimum(begin + every, steps))
         late = _Late(model, start, model.state_size, model.input_size)
         found = adjoint_recursion(
             late, previous[start], None if inputs is None else inputs[rows], jnp.where(own[:, None], signals[rows], 0)
@@ -168,8 +167,7 @@ def _backpropagate(model, readout, inputs, targets, state0, loss, mask, truncati
         of_state0 = jnp.where(start == 0, found.state0, 0)
         return rows, found.model.map, of_state0, found.inputs, found.adjoints
 
-    begins = jnp.arange(0, steps, every, dtype=jnp.int32)
-    rows, *parts = jax.vmap(window)(ends, begins)
+    rows, *parts = jax.vmap(window)(begins)
     of_model, of_state0 = jax.tree.map(lambda x: jnp.sum(x, axis=0), parts[:2])
     of_inputs, adjoints = (
         None if part is None else jnp.zeros((steps, part.shape[2]), part.dtype).at[rows].add(part) for part in parts[2:]
