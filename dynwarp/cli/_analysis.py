@@ -52,8 +52,8 @@ def analyze(
     states = np.asarray(simulate(map, state0, steps=steps, mode="scan"))
     if series is not None and parts is not None and isinstance(model, Reconstruction):
         channels = series.values.shape[1] // series.dimension
-        facts["prediction"] = _prediction(model, parts, channels, arrays)
-        facts["generation"] = _generation(model, states, series, parts[0], channels, arrays)
+        facts["prediction"] = prediction(model, parts, channels, arrays)
+        facts["generation"] = generation(model, states, series, parts[0], channels, arrays)
         bounded = facts["generation"]["bounded"]
     else:
         bounded = bool(np.isfinite(states).all())
@@ -61,10 +61,10 @@ def analyze(
 
     if bounded:
         interval = None if series is None else series.sampling_interval
-        facts["lyapunov"] = _lyapunov(map, jnp.asarray(states[-1]), steps, interval, arrays)
+        facts["lyapunov"] = lyapunov(map, jnp.asarray(states[-1]), steps, interval, arrays)
     facts["fixed_points"] = _fixed_points(map, states[np.isfinite(states).all(1)], arrays)
     arrays["states"] = states
-    return Analysis(_plain(facts), arrays)
+    return Analysis(plain(facts), arrays)
 
 
 @eqx.filter_jit
@@ -77,7 +77,7 @@ def _predictions(model: Reconstruction, values, longest: int):
     return jax.vmap(follow)(values)
 
 
-def _prediction(model: Reconstruction, parts, channels: int, arrays) -> dict[str, Any]:
+def prediction(model: Reconstruction, parts, channels: int, arrays) -> dict[str, Any]:
     facts: dict[str, Any] = {"horizon": HORIZON, "channels": channels}
     for name, part in zip(("training", "held_out"), parts):
         values = np.asarray(part.values)
@@ -99,7 +99,7 @@ def _prediction(model: Reconstruction, parts, channels: int, arrays) -> dict[str
     return facts
 
 
-def _generation(model: Reconstruction, states, series: Series, train: Series, channels: int, arrays) -> dict[str, Any]:
+def generation(model: Reconstruction, states, series: Series, train: Series, channels: int, arrays) -> dict[str, Any]:
     free = np.asarray(jax.vmap(model.decode)(jnp.asarray(states)))
     seen, values = train.values[:, :channels], free[:, :channels]
     low, high = seen.min(0), seen.max(0)
@@ -128,7 +128,7 @@ def _distances(recorded, generated, channels: int) -> dict[str, float]:
     }
 
 
-def _lyapunov(map, state, steps: int, interval: float | None, arrays) -> dict[str, Any]:
+def lyapunov(map, state, steps: int, interval: float | None, arrays) -> dict[str, Any]:
     spectrum = dynamics.lyapunov_spectrum(map, state, steps=steps, throw=False)
     exponents = np.asarray(spectrum.exponents)
     arrays["exponents"], arrays["exponents_error"] = exponents, np.asarray(spectrum.standard_error)
@@ -196,14 +196,14 @@ def _parameter_count(model) -> int:
     return sum(x.size for x in jax.tree.leaves(eqx.filter(model, eqx.is_inexact_array)))
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     """Numbers and arrays as JSON holds them; what is not finite becomes null."""
     if isinstance(value, dict):
-        return {name: _plain(x) for name, x in value.items()}
+        return {name: plain(x) for name, x in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(x) for x in value]
+        return [plain(x) for x in value]
     if isinstance(value, np.ndarray | np.generic | jax.Array):
-        return _plain(np.asarray(value).tolist())
+        return plain(np.asarray(value).tolist())
     if isinstance(value, float):
         return value if np.isfinite(value) else None
     return value

@@ -73,7 +73,7 @@ def html_page(facts: dict[str, Any], arrays: dict[str, np.ndarray], series: Seri
     sections.append(_fixed_points(facts, arrays))
     training = facts["training"]
     if "history" in training:
-        sections.append(_training(training))
+        sections.append(training_section(training))
     source = "" if series is None else f", trained on `{series.source}`"
     return report.page(
         f"{facts['model']['class']} of {facts['file']}",
@@ -82,7 +82,7 @@ def html_page(facts: dict[str, Any], arrays: dict[str, np.ndarray], series: Seri
     )
 
 
-def _figure(rows: int = 1, columns: int = 1, *, size: tuple[float, float] = (8.5, 2.8)):
+def figure(rows: int = 1, columns: int = 1, *, size: tuple[float, float] = (8.5, 2.8)):
     """A figure that no window system knows of, and its axes."""
     try:
         from matplotlib.figure import Figure as Canvas
@@ -96,7 +96,7 @@ def _figure(rows: int = 1, columns: int = 1, *, size: tuple[float, float] = (8.5
 
 def _recording(facts, arrays, series: Series) -> Section:
     recorded, free = arrays["recorded"][:, 0], arrays["free"][:, 0]
-    canvas, (above, below) = _figure(2, size=(8.5, 4.6))
+    canvas, (above, below) = figure(2, size=(8.5, 4.6))
     plot.series(recorded, None, sampling_interval=series.sampling_interval, ax=above)
     shown = free[: 3 * len(recorded)]
     plot.series(None, shown, sampling_interval=series.sampling_interval, ax=below)
@@ -109,19 +109,19 @@ def _recording(facts, arrays, series: Series) -> Section:
         + (f", delay embedding of dimension {series.dimension} at lag {series.lag}" if series.dimension > 1 else "")
         + ". The model starts at the first row and runs free: nothing of the recording reaches it after that."
     )
-    figure = Figure(
+    picture = Figure(
         canvas,
         "Above: the recording; the model was not trained on what follows the dotted line. Below: the free run.",
         "Two curves over time, the recording above and what the model generates below.",
     )
-    return Section("Recording and free run", [Text(text), figure])
+    return Section("Recording and free run", [Text(text), picture])
 
 
 def _predictions(facts, arrays) -> Section:
     prediction = facts["prediction"]
     n = prediction["horizon"]
     parts = [part for part in _STRETCHES if f"error_{part}" in arrays]
-    canvas, axes = _figure(1, len(parts))
+    canvas, axes = figure(1, len(parts))
     rows = []
     for ax, part in zip(np.atleast_1d(axes), parts):
         curves = {"model": arrays[f"error_{part}"], "persistence": arrays[f"persistence_{part}"]}
@@ -146,7 +146,7 @@ def _predictions(facts, arrays) -> Section:
 def _spectra(arrays, series: Series) -> Section:
     recorded = arrays["recorded"][:, 0]
     free = arrays["free"][len(recorded) // 4 :][: len(recorded), 0]
-    canvas, ax = _figure()
+    canvas, ax = figure()
     plot.power_spectrum(
         recorded, free if np.isfinite(free).all() else None, sampling_interval=series.sampling_interval, ax=ax
     )
@@ -156,7 +156,7 @@ def _spectra(arrays, series: Series) -> Section:
 
 def _lyapunov(facts, arrays) -> Section:
     lyapunov = facts["lyapunov"]
-    canvas, ax = _figure(size=(5.5, 2.8))
+    canvas, ax = figure(size=(5.5, 2.8))
     finite = np.isfinite(arrays["exponents"])
     plot.lyapunov_spectrum(arrays["exponents"][finite], standard_error=arrays["exponents_error"][finite], ax=ax)
     rows = [
@@ -197,7 +197,7 @@ def _fixed_points(facts, arrays) -> Section:
         ]
         header = ["number", "first coordinates", "spectral radius", "unstable directions", "residual"]
         blocks.append(Table(header, rows, "The first 20." if len(points) > 20 else ""))
-        canvas, (left, right) = _figure(1, 2, size=(8.5, 4.0))
+        canvas, (left, right) = figure(1, 2, size=(8.5, 4.0))
         states = arrays["states"][len(arrays["states"]) // 5 :]
         plane = (0, 1) if states.shape[1] > 1 else (0, 0)
         shown = states if np.isfinite(states).all() else None
@@ -208,9 +208,9 @@ def _fixed_points(facts, arrays) -> Section:
     return Section("Fixed points", blocks)
 
 
-def _training(training: dict[str, Any]) -> Section:
+def training_section(training: dict[str, Any]) -> Section:
     history = training["history"]
-    canvas, ax = _figure()
+    canvas, ax = figure()
     plot.training_history(
         SimpleNamespace(
             loss=np.array(history["loss"], float),

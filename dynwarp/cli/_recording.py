@@ -18,21 +18,27 @@ def add_reading_options(parser) -> None:
     group = parser.add_argument_group("reading the recording")
     group.add_argument("--columns", type=_names, help="names or numbers of the columns, separated by commas")
     group.add_argument("--key", help="which array of an npz, mat or h5 file")
-    group.add_argument("--embed", type=int, help="dimension of a delay embedding; 5 if there is one column, else none")
+    group.add_argument(
+        "--embed", type=_embedding, help="dimension of a delay embedding, or 'auto', by false nearest neighbours; 5 if "
+        "there is one column, else none",
+    )  # fmt: skip
     group.add_argument("--lag", type=int, help="its lag in samples; by default from the mutual information")
+    group.add_argument("--detrend", type=int, help="degree of a polynomial in time to take off each column")
     group.add_argument("--sampling-interval", type=float, help="time between samples")
     group.add_argument("--transpose", action="store_true", help="time runs along the rows of the array")
 
 
 def reading_options(arguments) -> dict[str, Any]:
     """The options as they stand in a model file."""
-    path = arguments.series
+    paths = [str(Path(path).resolve()) for path in arguments.series]
     return {
-        "path": None if path is None else str(Path(path).resolve()),
+        "path": paths[0] if paths else None,
+        "paths": paths,
         "columns": arguments.columns,
         "key": arguments.key,
         "embed": arguments.embed,
         "lag": arguments.lag,
+        "detrend": arguments.detrend,
         "sampling_interval": arguments.sampling_interval,
         "transpose": arguments.transpose,
     }
@@ -42,19 +48,48 @@ def read(options: dict[str, Any]):
     """The recording of these options; the electrocardiogram if there is no path."""
     from dynwarp import io
 
+    options = {"detrend": None} | options
     if options["path"] is None:
         given = {name: options[name] for name in ("embed", "lag") if options[name] is not None}
-        for name in ("columns", "key", "sampling_interval", "transpose"):
+        for name in ("columns", "key", "detrend", "sampling_interval", "transpose"):
             if options[name]:
                 raise ArgumentError(f"`--{name.replace('_', '-')}` is for a file; name one, or leave it out.")
         return io.default_series(**(DEFAULT_EMBEDDING | given))
     lag = "mutual_information" if options["lag"] is None else options["lag"]
-    rest = {name: options[name] for name in ("columns", "key", "sampling_interval", "transpose")}
+    rest = {name: options[name] for name in ("columns", "key", "detrend", "sampling_interval", "transpose")}
     series = io.read_series(options["path"], embed=options["embed"], lag=lag, **rest)
     if options["embed"] is None and series.values.shape[1] == 1:
         # One channel alone is no state: the same value comes with different futures.
         series = io.read_series(options["path"], embed=5, lag=lag, **rest)
     return series
+
+
+def read_all(options: dict[str, Any]) -> list[Any]:
+    """The recordings of these options, in the units of all of them together."""
+    if len(options["paths"]) < 2:
+        return [read(options)]
+    import numpy as np
+
+    first = read(options)
+    lag = first.lag if options["lag"] is None else options["lag"]
+    embed = first.dimension if first.dimension > 1 else None
+    series = [read(options | {"path": path, "lag": lag, "embed": embed}) for path in options["paths"]]
+    for path, one in zip(options["paths"], series):
+        if len(one.columns) != len(first.columns):
+            raise SeriesError(f"{path!r} has {len(one.columns)} columns; {options['path']!r} has {len(first.columns)}.")
+    # Delayed copies of a column share its mean and scale.
+    channels = len(first.columns) // first.dimension
+    rows = np.concatenate([one.to_original(one.values)[:, :channels] for one in series])
+    mean, scale = (np.tile(x, first.dimension) for x in (rows.mean(0), rows.std(0)))
+    return [in_units(one, mean, scale) for one in series]
+
+
+def in_units(series, mean, scale):
+    """The series standardised by another mean and scale."""
+    import equinox as eqx
+
+    values = (series.to_original(series.values) - mean) / scale
+    return eqx.tree_at(lambda s: (s.values, s.mean, s.scale), series, (values, mean, scale))
 
 
 def split(series, held_out: float):
@@ -84,9 +119,17 @@ def recorded(fitted: dict[str, Any], path: Path | None):
         hint = "" if path is not None else " Give the recording with --series."
         raise SeriesError(f"{error}{hint}") from error
     trained = fitted["series"]
+    if path is None and len(fitted["reading"].get("paths", ())) > 1:
+        import numpy as np
+
+        series = in_units(series, np.array(trained["mean"]), np.array(trained["scale"]))
     if len(series.columns) != len(trained["columns"]):
         raise SeriesError(f"The recording has {len(series.columns)} columns; the model has {len(trained['columns'])}.")
     return series
+
+
+def _embedding(text: str) -> int | str:
+    return "false_neighbours" if text == "auto" else int(text)
 
 
 def _names(text: str) -> list[str | int]:

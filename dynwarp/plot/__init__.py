@@ -9,6 +9,7 @@ from dynwarp.plot._learning import learning_curves as learning_curves
 from dynwarp.plot._learning import mode_paths as mode_paths
 from dynwarp.plot._learning import singular_values as singular_values
 from dynwarp.plot._learning import stability_map as stability_map
+from dynwarp.plot._projection import projection as projection
 from dynwarp.plot._series import power_spectrum as power_spectrum
 from dynwarp.plot._series import prediction_error as prediction_error
 from dynwarp.plot._series import series as series

