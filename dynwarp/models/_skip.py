@@ -90,7 +90,9 @@ class SkipRNN(AbstractMap):
 
     def updates(self, previous_states: Float[Array, "*T n"]) -> Float[Array, " *T"]:
         """The gates of the steps that start at these states, 0 or 1: `simulate(..., include_initial=True)[:-1]`."""
-        check_shape(previous_states[..., :], "previous_states", (*previous_states.shape[:-1], self.state_size))
+        check_shape(
+            previous_states, "previous_states", (*previous_states.shape[:-1], self.state_size), caller="SkipRNN"
+        )
         probability = 1 - previous_states[..., -1]
         # At exactly one half, rounding to even would skip.
         gate = (probability >= 0.5).astype(probability.dtype)

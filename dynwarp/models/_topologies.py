@@ -23,7 +23,7 @@ from dynwarp.errors import ArgumentError
 Topology: TypeAlias = Literal["sparse", "dense", "block_sparse", "k_regular", "cycle"]
 TOPOLOGIES: tuple[Topology, ...] = ("sparse", "dense", "block_sparse", "k_regular", "cycle")
 # Up to this size all eigenvalues are found; beyond it Arnoldi's method finds the few largest.
-_DENSE_LIMIT = 1000
+_DENSE_LIMIT = 300
 
 
 def draw_topology(
@@ -90,7 +90,7 @@ def matrix_radius(values: np.ndarray, columns: np.ndarray | None, n: int) -> flo
     try:
         start = np.random.default_rng(0).standard_normal(n)
         found = scipy.sparse.linalg.eigs(
-            matrix, k=6, ncv=80, tol=0, v0=start, which="LM", return_eigenvectors=False, maxiter=20 * n
+            matrix, k=6, ncv=80, tol=1e-13, v0=start, which="LM", return_eigenvectors=False, maxiter=20 * n
         )
     except scipy.sparse.linalg.ArpackNoConvergence as error:
         raise ArgumentError(
