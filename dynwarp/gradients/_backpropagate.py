@@ -160,7 +160,7 @@ def _backpropagate(model, readout, inputs, targets, state0, loss, mask, truncati
         start = jnp.maximum(begin + every - reach, 0)
         rows = start + offsets
         own = (rows >= begin) & (rows < jnp.minimum(begin + every, steps))
-        late = _Late(model, start, model.state_size, model.input_size)
+        late = _Late(map=model, start=start, state_size=model.state_size, input_size=model.input_size)
         found = adjoint_recursion(
             late, previous[start], None if inputs is None else inputs[rows], jnp.where(own[:, None], signals[rows], 0)
         )
@@ -169,10 +169,13 @@ def _backpropagate(model, readout, inputs, targets, state0, loss, mask, truncati
 
     rows, *parts = jax.vmap(window)(begins)
     of_model, of_state0 = jax.tree.map(lambda x: jnp.sum(x, axis=0), parts[:2])
-    of_inputs, adjoints = (
-        None if part is None else jnp.zeros((steps, part.shape[2]), part.dtype).at[rows].add(part) for part in parts[2:]
-    )
-    return Backpropagation(value, of_model, of_readout, of_state0, of_inputs, adjoints, signals, states)
+
+    def gathered(part):
+        return jnp.zeros((steps, part.shape[2]), part.dtype).at[rows].add(part)
+
+    of_inputs, adjoints = parts[2:]
+    of_inputs = None if of_inputs is None else gathered(of_inputs)
+    return Backpropagation(value, of_model, of_readout, of_state0, of_inputs, gathered(adjoints), signals, states)
 
 
 def _through_the_readout(readout, loss, states, inputs, targets, mask):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -99,7 +101,7 @@ def bound_report(
     """
     caller = "bound_report"
     orbit = check_orbit(model, previous_states, inputs, caller)
-    weight = None
+    weight: Any = None
     if gamma is not None:
         check_positive(gamma, "gamma", caller=caller)
         weight = getattr(model, "recurrent_weight", getattr(model, "W", None))

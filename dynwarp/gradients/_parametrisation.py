@@ -160,7 +160,8 @@ def parameter_sensitivity(
         v = gamma.astype(direction.dtype) * direction
         return u**2 * second + jnp.abs(v) ** 2 * sensitivity + 2 * u * jnp.real(v * cross)
 
-    return tuple(moved(direction) for direction in _directions(lam, magnitude, unit, parametrisation))
+    along_nu, along_theta = _directions(lam, magnitude, unit, parametrisation)
+    return moved(along_nu), moved(along_theta)
 
 
 def _complex(lam):

@@ -67,7 +67,7 @@ def signal_moments(
     conj = jnp.conj(lam)
     second, sensitivity = covariance(lam, conj, a0, a, b), _kernel(lam, conj, a0, a, da, b, db)
     inside = jnp.abs(lam) < 1
-    return tuple(jnp.where(inside, x.real, jnp.inf) for x in (second, sensitivity))
+    return jnp.where(inside, second.real, jnp.inf), jnp.where(inside, sensitivity.real, jnp.inf)
 
 
 def hessian_kernel(
