@@ -23,6 +23,13 @@ def _gradient(model, states0, inputs, remat, last_only):
     return eqx.filter_grad(_loss)(model, states0, inputs, remat, last_only)
 
 
+def _sequence_gradient(model, states0, inputs):
+    def loss(model):
+        return jnp.mean(jax.vmap(lambda state, x: dw.models.elman_states(model, state, x))(states0, inputs) ** 2)
+
+    return eqx.filter_grad(loss)(model)
+
+
 def _weights(gradient):
     return gradient.recurrent_weight, gradient.input_weight
 
@@ -49,6 +56,9 @@ def _elman(*, state_size, input_size, steps, batch, dtype, seed, remat, last_onl
     model = dw.models.Elman(d, n, dtype=jnp.dtype(dtype), key=jax.random.key(seed))
     states0 = normal(seed + 1, (batch, n), dtype, scale=0.1)
     inputs = normal(seed + 2, (batch, steps, d), dtype)
+    ways = {name: (_gradient, (model, states0, inputs, other, last_only)) for name, other in variants.items()}
+    if not last_only:
+        ways["elman_states"] = (_sequence_gradient, (model, states0, inputs))
     return Kernel(
         function=_gradient,
         arguments=(model, states0, inputs, remat, last_only),
@@ -61,7 +71,7 @@ def _elman(*, state_size, input_size, steps, batch, dtype, seed, remat, last_onl
         depth=2 * steps,
         work=batch * steps,
         unit="steps",
-        variants={name: (_gradient, (model, states0, inputs, other, last_only)) for name, other in variants.items()},
+        variants=ways,
         peer_inputs={
             "recurrent_weight": model.recurrent_weight,
             "input_weight": model.input_weight,
