@@ -11,7 +11,7 @@ A matrix is (`values`, `columns`) in the form its topology gives it; where the f
 
 from __future__ import annotations
 
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -24,6 +24,7 @@ Topology: TypeAlias = Literal["sparse", "dense", "block_sparse", "k_regular", "c
 TOPOLOGIES: tuple[Topology, ...] = ("sparse", "dense", "block_sparse", "k_regular", "cycle")
 # Up to this size all eigenvalues are found; beyond it Arnoldi's method finds the few largest.
 _DENSE_LIMIT = 300
+_TOLERANCE: Any = 1e-13  # SciPy's stubs take its default, 0, for a whole number
 
 
 def draw_topology(
@@ -90,7 +91,7 @@ def matrix_radius(values: np.ndarray, columns: np.ndarray | None, n: int) -> flo
     try:
         start = np.random.default_rng(0).standard_normal(n)
         found = scipy.sparse.linalg.eigs(
-            matrix, k=6, ncv=80, tol=1e-13, v0=start, which="LM", return_eigenvectors=False, maxiter=20 * n
+            matrix, k=6, ncv=80, tol=_TOLERANCE, v0=start, which="LM", return_eigenvectors=False, maxiter=20 * n
         )
     except scipy.sparse.linalg.ArpackNoConvergence as error:
         raise ArgumentError(
