@@ -84,17 +84,13 @@ def compare_search(period, *, size=10, lanes=128, jumps=64, loop=300):
     return {"period": period, "loop_per_second": plain, "batched_per_second": batched, "ratio": batched / plain}
 
 
-def compare_maps(n=1000):
-    """Seconds for all fixed points, kinds and determinant signs of n random maps: loop and batched program."""
-    import jax
-    import jax.numpy as jnp
+def random_maps(n, rng):
+    """n maps of 2 to 5 dimensions and 1 to 5 ReLUs, and the same padded to 5 and 5 with all their regions.
 
-    from dynwarp.models import PiecewiseLinearMap
-    from dynwarp.piecewise import fixed_points_by_region
-
-    rng = np.random.default_rng(0)
-    maps, padded = [], []
-    for _ in range(n):
+    Further coordinates halve, further ReLUs are off.
+    """
+    maps, padded, patterns, owner = [], [], [], []
+    for i in range(n):
         m = int(rng.integers(2, 6))
         p = int(rng.integers(1, m + 1))
         maps.append(
@@ -106,22 +102,40 @@ def compare_maps(n=1000):
                 np.zeros(p),
             )
         )
-        # In five dimensions: further coordinates halve, further ReLUs are off.
         A, W1, W2, h1, h2 = 0.5 * np.eye(5), np.zeros((5, 5)), np.zeros((5, 5)), np.zeros(5), -np.ones(5)
         for whole, part in zip((A, W1, W2, h1, h2), maps[-1], strict=True):
             whole[tuple(slice(s) for s in part.shape)] = part
         padded.append((A, W1, W2, h1, h2))
-    stack = jax.vmap(PiecewiseLinearMap)(*(jnp.asarray(np.stack(x)) for x in zip(*padded, strict=True)))
-    # Eight maps at a time stay in the cache.
-    program = jax.jit(lambda s: jax.lax.map(fixed_points_by_region, s, batch_size=8))
-    found = jax.block_until_ready(program(stack))
+        patterns.append((np.arange(2**p)[:, None] >> np.arange(5)) & 1 == 1)
+        owner.append(np.full(2**p, i))
+    return maps, [np.stack(x) for x in zip(*padded, strict=True)], np.concatenate(patterns), np.concatenate(owner)
+
+
+def compare_maps(n=1000):
+    """Seconds for all fixed points, kinds and determinant signs of n random maps: loop and batched program."""
+    import jax
+    import jax.numpy as jnp
+
+    from dynwarp.models import PiecewiseLinearMap
+    from dynwarp.piecewise import fixed_points_of_maps
+
+    maps, padded, patterns, owner = random_maps(n, np.random.default_rng(0))
+    arguments = jax.vmap(PiecewiseLinearMap)(*map(jnp.asarray, padded)), jnp.asarray(patterns), jnp.asarray(owner)
+
+    def program():
+        return jax.block_until_ready(fixed_points_of_maps(*arguments, capacity=n + 24))
+
+    found = program()
     expected = [fixed_points(*f) for f in maps]
+    assert int(found.count.sum()) == int(found.valid.sum())
     for i, (points, coherent) in enumerate(expected):
         assert int(found.count[i]) == len(points)
         assert bool(found.is_coherent[i]) == coherent
-        unstable = sorted(np.asarray(found.n_unstable[i])[np.asarray(found.valid[i])])
-        assert unstable == sorted(u for _, u in points)
-    batched = best(lambda: jax.block_until_ready(program(stack)))
+    unstable = np.asarray(found.n_unstable)[np.asarray(found.valid)].tolist()
+    for i, (points, _) in enumerate(expected):
+        own, unstable = unstable[: len(points)], unstable[len(points) :]
+        assert sorted(own) == sorted(u for _, u in points), i
+    batched = best(program, 20)
     plain = best(lambda: [fixed_points(*f) for f in maps], 3)
     return {"maps": n, "loop_seconds": plain, "batched_seconds": batched, "ratio": plain / batched}
 

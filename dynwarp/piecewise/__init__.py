@@ -11,6 +11,7 @@ from dynwarp.piecewise._edge import track_edge as track_edge
 from dynwarp.piecewise._find_cycles import find_cycles as find_cycles
 from dynwarp.piecewise._fixed_points import RegionFixedPoints as RegionFixedPoints
 from dynwarp.piecewise._fixed_points import fixed_points_by_region as fixed_points_by_region
+from dynwarp.piecewise._fixed_points import fixed_points_of_maps as fixed_points_of_maps
 from dynwarp.piecewise._high_precision import Certificate as Certificate
 from dynwarp.piecewise._homeomorphism import Homeomorphism as Homeomorphism
 from dynwarp.piecewise._homeomorphism import is_homeomorphism as is_homeomorphism

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import operator
 from typing import Any
 
 import equinox as eqx
@@ -10,19 +12,21 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from dynwarp._checks import check_positive_integer, check_shape
+from dynwarp._checks import check_float64, check_positive_integer, check_shape
 from dynwarp._linalg import eigenvalues
 from dynwarp._typing import Input
-from dynwarp.errors import ArgumentError
+from dynwarp.errors import ArgumentError, ModelError
 from dynwarp.models import PiecewiseLinearMap
 from dynwarp.piecewise._as_map import as_map
-from dynwarp.piecewise._cycle import border_values
+from dynwarp.piecewise._cycle import BORDER_TOLERANCE
 from dynwarp.piecewise._lanes import determinant_signs, solve_lanes
 
 _MAX_RELUS = 16
 # Up to this size the characteristic polynomial is safe, and far cheaper than eigenvalues.
 _MAX_POLYNOMIAL = 6
 _MARGIN = 1e-7
+# Regions solved at a time stay in the cache.
+_BLOCK = 128
 
 
 class RegionFixedPoints(eqx.Module):
@@ -94,23 +98,158 @@ def fixed_points_by_region(
     return _fixed_points(form, jnp.asarray(patterns, bool), min(capacity, patterns.shape[0]))
 
 
+class FixedPointsOfMaps(eqx.Module):
+    """What [`fixed_points_of_maps`][dynwarp.piecewise.fixed_points_of_maps] returns.
+
+    **Attributes:** `points`, `patterns`, `valid`, `n_unstable`, `is_hyperbolic`, as in
+    [`RegionFixedPoints`][dynwarp.piecewise.RegionFixedPoints], of all maps together, in the order of the regions; and
+
+    - `owner`: the map of each point, `(capacity,)`.
+    - `count`: the number of fixed points of each map, `(N,)`; more than `capacity` in all: the rest were left out.
+    - `is_singular`, `determinant_sign`: of each region, `(L,)`.
+    - `is_coherent`: of each map, whether the determinants of its regions have the same sign and none is 0, `(N,)`.
+    """
+
+    points: Float[Array, "C M"]
+    patterns: Bool[Array, "C H"]
+    owner: Int[Array, " C"]
+    valid: Bool[Array, " C"]
+    n_unstable: Int[Array, " C"]
+    is_hyperbolic: Bool[Array, " C"]
+    count: Int[Array, " N"]
+    is_singular: Bool[Array, " L"]
+    determinant_sign: Float[Array, " L"]
+    is_coherent: Bool[Array, " N"]
+
+
+def fixed_points_of_maps(
+    maps: PiecewiseLinearMap, patterns: Bool[Array, "L H"], owner: Int[Array, " L"], *, capacity: int
+) -> FixedPointsOfMaps:
+    """The fixed points of many maps of different numbers of regions in one program: pure, for use under jit.
+
+    The regions of all maps stand side by side, so that a map costs what its regions do. Maps of different sizes are
+    padded to one: further coordinates halve, further ReLUs have W2 = 0, h2 = -1 and stay off.
+
+    **Arguments:**
+
+    - `maps`: N maps in float64 as one `PiecewiseLinearMap` whose arrays have a leading axis N, as `jax.vmap` makes it.
+    - `patterns`: the regions of all maps, `(L, H)`.
+    - `owner`: the map each of them belongs to, `(L,)`.
+    - `capacity`: the most fixed points that are returned, of all maps together.
+
+    **Returns:** [`FixedPointsOfMaps`][dynwarp.piecewise.FixedPointsOfMaps]. Cost O(L M^3); memory O(L M + N M^2), since
+    regions are worked through in blocks.
+
+    **Raises:** `ArgumentError`, `ShapeError`, `ModelError`, `PrecisionError`.
+
+    **Example:**
+
+    >>> import jax, jax.numpy as jnp, dynwarp as dw
+    >>> maps = [dw.systems.BorderCollisionMap.preset(name).canonical() for name in ("fig3a_right", "fig5")]
+    >>> stacked = jax.tree.map(lambda *x: jnp.stack(x), *maps)
+    >>> patterns, owner = jnp.array([[False], [True], [False], [True]]), jnp.array([0, 0, 1, 1])
+    >>> found = dw.piecewise.fixed_points_of_maps(stacked, patterns, owner, capacity=4)
+    >>> found.count.tolist(), found.owner.tolist(), found.is_coherent.tolist()
+    ([2, 1], [0, 0, 1, 0], [True, True])
+    """
+    caller = "fixed_points_of_maps"
+    if not isinstance(maps, PiecewiseLinearMap) or maps.h2.ndim != 2:
+        raise ModelError(f"{caller} needs PiecewiseLinearMaps stacked along a leading axis; got {type(maps).__name__}.")
+    check_float64(maps, "maps", caller=caller)
+    check_positive_integer(capacity, "capacity", caller=caller)
+    patterns, owner = jnp.asarray(patterns, bool), jnp.asarray(owner)
+    check_shape(patterns, "patterns", ("L", maps.h2.shape[1]), caller=caller)
+    check_shape(owner, "owner", (patterns.shape[0],), caller=caller)
+    if not patterns.shape[0]:
+        raise ArgumentError(f"{caller}: `patterns` must have at least one row.")
+    return _of_maps(maps, patterns, owner, min(capacity, patterns.shape[0]))
+
+
+@eqx.filter_jit
+def _of_maps(maps: PiecewiseLinearMap, patterns, owner, capacity: int) -> FixedPointsOfMaps:
+    fields = maps.A, maps.W1, maps.W2, maps.h1, maps.h2
+    number = len(maps.h1)
+    # One row a map, so that its numbers are fetched together.
+    rows = jnp.concatenate([x.reshape(number, -1) for x in fields], axis=1)
+    ends = np.cumsum([x[0].size for x in fields])[:-1].tolist()
+
+    def fetch(which):
+        parts = jnp.split(rows[which].T, ends)
+        return [part.reshape(*x.shape[1:], -1) for part, x in zip(parts, fields, strict=True)]
+
+    total = len(patterns)
+
+    def solve(block):
+        which, gates = block
+        return _solve(fetch(which), gates.T)[:-1]
+
+    points, singular, signs, admissible, border = jax.lax.map(solve, _blocks((owner, patterns)))
+    points = jnp.moveaxis(points, 1, 2).reshape(-1, points.shape[1])[:total]
+    singular, signs, admissible, border = (x.reshape(-1)[:total] for x in (singular, signs, admissible, border))
+    chosen = jnp.nonzero(admissible, size=capacity, fill_value=0)[0]
+    valid = jnp.arange(capacity) < jnp.sum(admissible)
+    whose = owner[chosen]
+    n_unstable, hyperbolic = jax.lax.map(
+        lambda lane: _stability(_jacobians(fetch(lane[0])[:3], lane[1].T)),
+        _blocks((whose, patterns[chosen])),
+    )
+    n_unstable, hyperbolic = (x.reshape(-1)[:capacity] for x in (n_unstable, hyperbolic))
+
+    def per_map(condition):
+        return jnp.zeros(number, int).at[owner].add(condition.astype(int))
+
+    agree = (per_map(signs > 0) == 0) | (per_map(signs < 0) == 0)
+    return FixedPointsOfMaps(
+        jnp.where(valid[:, None], points[chosen], 0.0),
+        patterns[chosen] & valid[:, None],
+        jnp.where(valid, whose, 0),
+        valid,
+        jnp.where(valid, n_unstable, 0),
+        valid & hyperbolic & ~border[chosen],
+        per_map(admissible),
+        singular,
+        signs,
+        agree & (per_map(signs == 0) == 0),
+    )
+
+
+def _blocks(arrays):
+    """Arrays cut into blocks of lanes, the last one filled with zeros."""
+    total = len(arrays[0])
+    block = min(_BLOCK, total)
+    padded = (jnp.pad(x, ((0, -total % block),) + ((0, 0),) * (x.ndim - 1)) for x in arrays)
+    return tuple(x.reshape(-1, block, *x.shape[1:]) for x in padded)
+
+
+def _jacobians(lanes, gates: Bool[Array, "H L"]) -> Float[Array, "M M L"]:
+    """A + W1 D W2; regions stay in the last axis, where the processor's vectors are."""
+    A, W1, W2 = lanes
+    jacobians = jnp.broadcast_to(A, (*A.shape[:2], gates.shape[1]))
+    for h in range(len(gates)):
+        jacobians = jacobians + W1[:, None, h] * W2[h] * gates[h].astype(A.dtype)
+    # Made once: fused into its several uses it would be made again in each.
+    return jax.lax.optimization_barrier(jacobians)
+
+
+def _solve(lanes, gates: Bool[Array, "H L"]):
+    """The fixed points of the maps of L regions, whether they are none, the signs of the determinants, which points lie
+    in their region, which on a border; and the Jacobians. `lanes` are the maps, each last axis L or 1."""
+    A, W1, W2, h1, h2 = lanes
+    jacobians = _jacobians((A, W1, W2), gates)
+    offsets = jnp.sum(W1 * (h2 * gates.astype(A.dtype)), axis=1) + h1
+    eye = jnp.eye(len(A), dtype=A.dtype)[..., None]
+    points, singular = solve_lanes(jnp.concatenate([eye - jacobians, offsets[:, None]], axis=1))
+    values = jnp.sum(W2 * points, axis=1) + h2
+    size = jnp.sum(jnp.abs(W2 * points), axis=1) + jnp.abs(h2)
+    border = (jnp.abs(values) <= BORDER_TOLERANCE * size) & jnp.any(W2 != 0, axis=1)
+    admissible = jnp.all(((values > 0) == gates) | border, axis=0) & ~singular
+    return points, singular, determinant_signs(jacobians), admissible, jnp.any(border, axis=0), jacobians
+
+
 @eqx.filter_jit
 def _fixed_points(form: PiecewiseLinearMap, patterns, capacity: int) -> RegionFixedPoints:
-    m, dtype = form.state_size, form.A.dtype
-    gates = patterns.T.astype(dtype)
-    # Regions stay in the last axis, where the processor's vectors are.
-    jacobians = jnp.broadcast_to(form.A[..., None], (m, m, gates.shape[1]))
-    for h in range(len(gates)):
-        jacobians = jacobians + (form.W1[:, h, None] * form.W2[h])[..., None] * gates[h]
-    # Made once: fused into its several uses it would be made again in each.
-    jacobians = jax.lax.optimization_barrier(jacobians)
-    offsets = (form.W1 * form.h2) @ gates + form.h1[:, None]
-    eye = jnp.eye(m, dtype=dtype)[..., None]
-    points, singular = solve_lanes(jnp.concatenate([eye - jacobians, offsets[:, None]], axis=1))
-    signs = determinant_signs(jacobians)
-    values, border = border_values(form, points.T)
-    admissible = jnp.all(((values > 0) == patterns) | border, axis=1) & ~singular
-
+    lanes = [x[..., None] for x in (form.A, form.W1, form.W2, form.h1, form.h2)]
+    points, singular, signs, admissible, border, jacobians = _solve(lanes, patterns.T)
     chosen = jnp.nonzero(admissible, size=capacity, fill_value=0)[0]
     count = jnp.sum(admissible)
     valid = jnp.arange(capacity) < count
@@ -120,7 +259,7 @@ def _fixed_points(form: PiecewiseLinearMap, patterns, capacity: int) -> RegionFi
         patterns[chosen] & valid[:, None],
         valid,
         jnp.where(valid, n_unstable, 0),
-        valid & hyperbolic & ~jnp.any(border[chosen], axis=1),
+        valid & hyperbolic & ~border[chosen],
         count,
         singular,
         signs,
@@ -144,7 +283,8 @@ def _characteristic_polynomial(a: Float[Array, "M M C"]) -> list[Float[Array, " 
     eye = jnp.eye(len(a), dtype=a.dtype)[..., None]
     coefficients, power = [jnp.ones(a.shape[-1], a.dtype)], jnp.broadcast_to(eye, a.shape)
     for i in range(1, len(a) + 1):
-        product = jax.lax.optimization_barrier(jnp.sum(a[:, :, None] * power[None], axis=1))
+        terms = (a[:, k, None] * power[None, k] for k in range(len(a)))
+        product = jax.lax.optimization_barrier(functools.reduce(operator.add, terms))
         coefficients.append(-jnp.sum(product * eye, axis=(0, 1)) / i)
         power = product + coefficients[-1] * eye
     return coefficients
