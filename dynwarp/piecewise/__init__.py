@@ -9,6 +9,7 @@ from dynwarp.piecewise._edge import EdgeTrack as EdgeTrack
 from dynwarp.piecewise._edge import bisect_boundary as bisect_boundary
 from dynwarp.piecewise._edge import track_edge as track_edge
 from dynwarp.piecewise._find_cycles import find_cycles as find_cycles
+from dynwarp.piecewise._fixed_points import FixedPointsOfMaps as FixedPointsOfMaps
 from dynwarp.piecewise._fixed_points import RegionFixedPoints as RegionFixedPoints
 from dynwarp.piecewise._fixed_points import fixed_points_by_region as fixed_points_by_region
 from dynwarp.piecewise._fixed_points import fixed_points_of_maps as fixed_points_of_maps
