@@ -15,6 +15,8 @@ from dynwarp.piecewise._trace_lines import Lines, push
 
 # A value this small, relative to its terms, is zero.
 _ZERO = 1e-13
+# Where the search ends, before numbers overflow.
+_FAR = 1e100
 # Where on a segment that lies in the stable subspace a point of the local manifold is looked for.
 _FRACTIONS = np.linspace(0.5, 4.5, 9)[[4, 3, 5, 2, 6, 1, 7, 0, 8]] / 5
 
@@ -50,8 +52,11 @@ def search_lines(
             return
         lines, level, left_out = push(f, lines, box, at_ends)
         limits |= {"box"} if left_out else set()
-        if lines.joined.sum() > cap or not np.isfinite(lines.vertices).all():
-            limits.add("pieces" if lines.joined.sum() > cap else "overflow")
+        if lines.joined.sum() > cap:
+            limits.add("pieces")
+            return
+        if np.abs(lines.vertices).max(initial=0.0) > _FAR:
+            limits.add("overflow")
             return
         at_ends = None
         history.append(lines.vertices)
@@ -135,6 +140,8 @@ def _regions_of(f: HostMap, history, levels, segments):
     In every step the middle of what was mapped tells the region: no rounding error is carried along.
     """
     patterns = np.zeros((len(segments), len(levels), f.h2.shape[0]), bool)
+    if not len(segments):
+        return patterns, segments
     for step in reversed(range(len(levels))):
         vertices, level = history[step], levels[step]
         parent = level.left[segments]

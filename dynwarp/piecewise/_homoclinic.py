@@ -70,6 +70,10 @@ class HomoclinicPoints(eqx.Module):
     def __len__(self) -> int:
         return len(self.points)
 
+    def __repr__(self) -> str:
+        kind = "heteroclinic" if self.heteroclinic else "homoclinic"
+        return f"HomoclinicPoints({len(self)} {kind} points, searched={self.searched}, limits={self.limits})"
+
     @property
     def truncated(self) -> bool:
         """Whether there may be points, up to the iterations asked for, that are not here."""

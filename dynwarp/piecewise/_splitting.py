@@ -16,12 +16,13 @@ from dynwarp._typing import Input, Scalar
 from dynwarp.errors import ArgumentError
 from dynwarp.models import PiecewiseLinearMap
 from dynwarp.piecewise._as_map import as_map
-from dynwarp.piecewise._cycle import Cycle, cycle_at
+from dynwarp.piecewise._cycle import Cycle
+from dynwarp.piecewise._cyclic import solve_cyclic
 
 # A matrix to the power 2^40 is of rank one wherever one eigenvalue leads by more than 1e-11.
 _SQUARINGS = 40
-# Newton steps from the converged pair: one gives it its first derivative, two its second.
-_NEWTON = 2
+# Newton steps, with the slope held, from the converged pair: one gives it its first derivative, two its second.
+_STEPS = 2
 
 
 def splitting(
@@ -99,10 +100,11 @@ def splitting(
 @eqx.filter_jit
 def _splitting(form: PiecewiseLinearMap, start, end, itinerary, origin, target):
     start, end = jnp.roll(start, -origin, axis=0), jnp.roll(end, -target, axis=0)
-    points, q = cycle_at(form, start).points, cycle_at(form, end).points[0]
-    jacobians, _ = jax.vmap(form.affine)(start)
+    jacobians, offsets = jax.vmap(form.affine)(start)
+    end_jacobians, end_offsets = jax.vmap(form.affine)(end)
+    points, q = solve_cyclic(jacobians, offsets), solve_cyclic(end_jacobians, end_offsets)[0]
     direction, multiplier = _dominant(_turn(jacobians))
-    normal, _ = _dominant(_turn(jax.vmap(form.affine)(end)[0]).T)
+    normal, _ = _dominant(_turn(end_jacobians).T)
     normal = normal / jnp.linalg.norm(normal)
 
     # Conditions a + b t >= 0 on the point p + t direction: its past in the regions of the cycle, two turns of it since
@@ -167,11 +169,13 @@ def _dominant(matrix):
     column = jnp.argmax(jnp.sum(power**2, axis=0))
     fixed = frozen @ power[:, column]
     fixed = fixed / jnp.linalg.norm(fixed)
-    vector, value = fixed, fixed @ frozen @ fixed
-    for _ in range(_NEWTON):
-        top = jnp.concatenate([matrix - value * jnp.eye(m, dtype=matrix.dtype), -vector[:, None]], axis=1)
-        bottom = jnp.concatenate([fixed, jnp.zeros(1, matrix.dtype)])[None]
-        miss = jnp.concatenate([matrix @ vector - value * vector, (fixed @ vector - 1)[None]])
-        change = jnp.linalg.solve(jnp.concatenate([top, bottom]), miss)
-        vector, value = vector - change[:m], value - change[m]
-    return vector, value
+    start = jnp.append(fixed, fixed @ frozen @ fixed)
+    shifted = frozen - start[m] * jnp.eye(m, dtype=frozen.dtype)
+    slope = jnp.block([[shifted, -fixed[:, None]], [fixed[None], jnp.zeros((1, 1), frozen.dtype)]])
+    inverse = jnp.linalg.inv(slope)
+    pair = start
+    for _ in range(_STEPS):
+        vector, value = pair[:m], pair[m]
+        miss = jnp.append(matrix @ vector - value * vector, fixed @ vector - 1)
+        pair = pair - inverse @ miss
+    return pair[:m], pair[m]
