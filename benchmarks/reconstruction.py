@@ -163,7 +163,7 @@ SINGLE = {"dtype": jnp.float32}
 EXPERIMENTS: dict[str, Experiment] = {
     "duffing_shallow": Experiment(
         duffing, lambda key: dw.models.ShallowPLRNN(2, 10, key=key, **SINGLE),
-        lambda: training.SparseTeacherForcing(15), 20_000, 10, (5e-3, 1e-5), 100, 32,
+        lambda: training.SparseTeacherForcing(15), 60_000, 10, (5e-3, 5e-5), 100, 32,
         target="three fixed points within 0.1 of the truth in 8 of 10 seeds", evaluate=wells,
     ),
     "lorenz63_gtf": Experiment(

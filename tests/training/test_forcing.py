@@ -120,6 +120,19 @@ def test_a_linear_readout_forces_by_its_pseudo_inverse(map, inputs, channels):
         compare(model, windows, inputs, training.SparseTeacherForcing(3), True, interval=3)
     compare(model, windows, inputs, training.GeneralizedTeacherForcing(0.3), True, alpha=0.3)
 
+    # The readout has a gradient too, through the pseudo-inverse: against central differences.
+    objective = Objective(
+        training.mean_squared_error, training.GeneralizedTeacherForcing(0.3), jnp.zeros(()), None, (), True
+    )
+    direction = jnp.asarray(normal(8, channels, M))
+
+    def at(step):
+        moved = eqx.tree_at(lambda m: m.readout.weight, model, readout.weight + step * direction)
+        return gradient(objective, moved, jnp.asarray(windows), inputs)
+
+    slope = (at(1e-6)[0] - at(-1e-6)[0]) / 2e-6
+    np.testing.assert_allclose(jnp.sum(at(0.0)[1].readout.weight * direction), slope, rtol=1e-7)
+
 
 def test_a_readout_that_has_no_inverse(map):
     readout = dw.models.Readout(M, 2, activation=jnp.tanh, key=jax.random.key(1))
