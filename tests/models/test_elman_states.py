@@ -57,7 +57,11 @@ def test_batches_either_way_around():
     def mean(f):
         return lambda model: jnp.mean(jax.vmap(lambda z, x: f(model, z, x))(states0, inputs))
 
+    def whole(model):
+        return jnp.mean(jnp.sum(jnp.sin(elman_states(model, states0, inputs)) * WEIGHTS, axis=(1, 2)))
+
     expected = eqx.filter_grad(mean(plain))(model)
+    np.testing.assert_allclose(eqx.filter_grad(whole)(model).recurrent_weight, expected.recurrent_weight, atol=1e-13)
     inside = eqx.filter_grad(mean(one))(model)
     outside = eqx.filter_vmap(eqx.filter_grad(one), in_axes=(None, 0, 0))(model, states0, inputs)
     np.testing.assert_allclose(inside.recurrent_weight, expected.recurrent_weight, atol=1e-13)
@@ -71,15 +75,15 @@ def test_the_gradient_of_the_weights_is_one_product():
     inputs = jnp.ones((4, 7, 2))
 
     def loss(model):
-        return jnp.sum(jax.vmap(lambda x: elman_states(model, jnp.zeros(3), x))(inputs) ** 2)
+        return jnp.sum(elman_states(model, jnp.zeros((4, 3)), inputs) ** 2)
 
     def of_weight(W):
         return loss(eqx.tree_at(lambda m: m.recurrent_weight, model, W))
 
     text = str(jax.make_jaxpr(jax.grad(of_weight))(model.recurrent_weight))
-    # Contracted over the six later steps and the batch at once, and none of it inside the reverse scan.
-    assert "f64[3,3] = dot_general" in text
-    assert "f64[4,3,3]" not in text
+    # Over the seven steps and the batch at once; a scan over steps would have added up matrices.
+    assert "f64[28,3]" in text
+    assert text.count("f64[3,3] = dot_general") == 1
 
 
 def test_errors():
@@ -88,5 +92,7 @@ def test_errors():
         elman_states(dw.models.GRU(2, 3, key=jax.random.key(0)), jnp.zeros(3), jnp.zeros((5, 2)))
     with pytest.raises(dw.errors.ShapeError, match=r"`state0` must have shape \(3,\); got \(4,\)"):
         elman_states(model, jnp.zeros(4), jnp.zeros((5, 2)))
+    with pytest.raises(dw.errors.ShapeError, match=r"`inputs` must have shape \(4, T, 2\); got"):
+        elman_states(model, jnp.zeros((4, 3)), jnp.zeros((5, 7, 2)))
     with pytest.raises(dw.errors.ShapeError, match="`inputs` must have shape"):
         elman_states(model, jnp.zeros(3), jnp.zeros((5, 3)))

@@ -25,7 +25,7 @@ def _gradient(model, states0, inputs, remat, last_only):
 
 def _sequence_gradient(model, states0, inputs):
     def loss(model):
-        return jnp.mean(jax.vmap(lambda state, x: dw.models.elman_states(model, state, x))(states0, inputs) ** 2)
+        return jnp.mean(dw.models.elman_states(model, states0, inputs) ** 2)
 
     return eqx.filter_grad(loss)(model)
 
