@@ -55,7 +55,7 @@ def exponent_intervals(
     pieces = len(spectrum.log_stretches)
     if block is None:
         block = max(round(pieces**0.5 / 2), 1)
-    check_positive_integer(block, "block", caller=caller)
+    block = check_positive_integer(block, "block", caller=caller)
     if 2 * block > pieces:
         raise ArgumentError(f"{caller}: a run of {pieces} pieces is shorter than two blocks of {block}.")
     return _intervals(spectrum.log_stretches, spectrum.exponents, key, level, resamples, block)
