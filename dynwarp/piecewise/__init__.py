@@ -1,6 +1,9 @@
 """Exact analysis of piecewise-linear maps: regions, cycles, fixed points by region, manifolds and their quality."""
 
 from dynwarp.piecewise._basin import basin_of as basin_of
+from dynwarp.piecewise._basin_distance import BoundaryFoot as BoundaryFoot
+from dynwarp.piecewise._basin_distance import basin_distance as basin_distance
+from dynwarp.piecewise._basin_distance import nearest_boundary as nearest_boundary
 from dynwarp.piecewise._cycle import Cycle as Cycle
 from dynwarp.piecewise._cycle import Cycles as Cycles
 from dynwarp.piecewise._cycle import cycle_at as cycle_at

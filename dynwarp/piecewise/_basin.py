@@ -88,10 +88,10 @@ def basin_of(
     caller = "basin_of"
     form = as_map(map, input, caller=caller)
     check_positive_integer(steps, "steps", caller=caller)
-    states = check_states(form, states, "states", caller=caller)
+    known = check_states(form, states, "states", caller=caller)
     traps = make_traps(form, attractors, tolerance, escape, caller=caller)
-    labels = label(form, traps, np.atleast_2d(states), steps)
-    return jnp.asarray(labels[0] if states.ndim == 1 else labels)
+    labels = label(form, traps, np.atleast_2d(known), steps)
+    return jnp.asarray(labels[0] if known.ndim == 1 else labels)
 
 
 def check_states(form: PiecewiseLinearMap, states: Any, name: str, *, caller: str) -> np.ndarray:

@@ -17,6 +17,9 @@ from dynwarp.errors import ArgumentError, ShapeError
 from dynwarp.piecewise._as_map import as_map
 from dynwarp.piecewise._basin import UNDECIDED, check_states, label, make_traps, settle
 
+# A gap this small, relative to the state, is good enough where simulation cannot decide any more.
+_ON_BOUNDARY = 1e-9
+
 
 class BoundaryPoints(eqx.Module):
     """What [`bisect_boundary`][dynwarp.piecewise.bisect_boundary] returns, of N segments.
@@ -101,6 +104,8 @@ def bisect(form, traps, a, b, labels, precision, steps) -> BoundaryPoints:
     fraction = 0.5 * (low + high)
     points = jnp.asarray(a) + fraction[:, None] * jnp.asarray(b - a)
     gap = (high - low) * jnp.linalg.norm(jnp.asarray(b - a), axis=1)
+    # A state that stays between the basins for ever lies on the boundary.
+    done |= gap <= _ON_BOUNDARY * (1 + jnp.linalg.norm(points, axis=1))
     result = jax.vmap(lambda ok: RESULTS.where(ok, RESULTS.successful, RESULTS.max_steps_reached))(done)
     return BoundaryPoints(points, fraction, gap, jnp.asarray(labels), result)
 

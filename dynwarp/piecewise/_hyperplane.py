@@ -15,7 +15,7 @@ from dynwarp.piecewise._trapping import trapping_ellipsoids
 
 # Steps of the local maps after which a point that has neither left nor been trapped is taken to belong.
 _MAX_STEPS = 50_000
-# A preactivation this far on the wrong side, relative to the sum of its terms, is on the border.
+# A preactivation this far on the wrong side, relative to the size of the state, is on the border.
 _CLOSED = 1e-12
 
 
@@ -78,11 +78,11 @@ class Hyperplanes(NamedTuple):
         """
         k, n = len(self.points), len(z)
         inside, rim, decided = np.ones(n, bool), np.zeros(n, bool), np.zeros(n, bool)
-        lanes, phase = np.arange(n), np.asarray(phase)
+        lanes, phase, lengths = np.arange(n), np.asarray(phase), np.linalg.norm(f.W2, axis=1)
         offset = self.project(phase, z - self.points[phase])
         for _ in range(_MAX_STEPS):
             x = self.points[phase] + offset
-            scale = _CLOSED * (np.abs(x) @ np.abs(f.W2).T + np.abs(f.h2))
+            scale = _CLOSED * (np.linalg.norm(x, axis=1)[:, None] * lengths + np.abs(f.h2))
             slack = np.where(self.itinerary[phase], 1.0, -1.0) * (x @ f.W2.T + f.h2)
             out = np.any(slack < -scale, axis=1)
             rim[lanes] |= np.any(np.abs(slack) <= scale, axis=1)

@@ -131,7 +131,7 @@ def _cut(W, vertices, joined, parent):
     left, right = np.abs(values[segment, relu]), np.abs(values[segment + 1, relu])
     s = left / (left + right)
     order = np.lexsort((s, segment))
-    segment, relu, s, left, right = (x[order] for x in (segment, relu, s, left, right))
+    segment, relu, s, left, right = segment[order], relu[order], s[order], left[order], right[order]
     # ReLUs with one border meet it in one vertex.
     first = np.ones(len(s), bool)
     first[1:] = (segment[1:] != segment[:-1]) | (s[1:] - s[:-1] > ZERO)
@@ -210,7 +210,7 @@ def _solve(f, planes, origins, directions, lengths, levels, found, done) -> Cros
     ok = (t > rounding) & (t <= lengths[ray] + rounding)
     ray, t, n, sign, target, corner, code, rounding = (x[ok] for x in (ray, t, n, sign, target, corner, code, rounding))
     keep, sign = _merge(ray, t, n, sign, corner, rounding)
-    return Crossings(*(x[keep] for x in (ray, t, n, sign, target, code)), done, undecided)
+    return Crossings(ray[keep], t[keep], n[keep], sign[keep], target[keep], code[keep], done, undecided)
 
 
 def _merge(ray, t, n, sign, corner, rounding):
