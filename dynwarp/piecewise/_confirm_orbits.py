@@ -36,7 +36,7 @@ class Found(NamedTuple):
     head: np.ndarray
 
     def take(self, lanes: np.ndarray) -> Found:
-        return Found(*(tuple(x[i] for i in lanes) if isinstance(x, tuple) else x[lanes] for x in self))
+        return Found._make(tuple(x[i] for i in lanes) if isinstance(x, tuple) else x[lanes] for x in self)
 
 
 def regular(f: HostMap, patterns: np.ndarray) -> np.ndarray:
@@ -71,7 +71,7 @@ def confirm(
     misses = np.abs(images - x[:, 1:]).max(axis=(1, 2), initial=0.0)
     off = np.abs(np.einsum("nij,nj->ni", stable.normals[hits.target], last - stable.points[hits.target])).max(axis=1)
     regions, which = np.unique(hits.patterns.reshape(-1, relus), axis=0, return_inverse=True)
-    good = regular(f, regions)[which.reshape(hits.patterns.shape[:2])].all(axis=1)
+    good = np.all(regular(f, regions)[which.reshape(hits.patterns.shape[:2])], axis=1, keepdims=True)[:, 0]
     length = hits.patterns.shape[1]
     on_the_way = stable.itinerary[(hits.target[:, None] - length + np.arange(length)) % len(stable.points)]
     matches = np.all(hits.patterns == on_the_way, axis=2)
@@ -106,15 +106,17 @@ def _start_margins(local: LocalManifold, origin, start, relus):
     return margins
 
 
-def distinct(parts: list[Found], stable: StableSide, later: int, *, homoclinic: bool) -> Found:
+def distinct(
+    parts: list[Found], local: LocalManifold, stable: StableSide, itinerary: np.ndarray, later: int, *, homoclinic: bool
+) -> Found:
     """All points, each once, the cycle itself left out.
 
     Orbits are known by their regions. Two that differ there can only meet where one touches a border, or where the map
     folds: then they are apart before some step and together from it on.
     """
-    found = Found(*(sum(x, ()) if isinstance(x[0], tuple) else np.concatenate(x) for x in zip(*parts)))
+    found = Found._make(sum(x, ()) if isinstance(x[0], tuple) else np.concatenate(x) for x in zip(*parts))
     first = found.head == np.array([len(word) - later for word in found.itineraries], np.int64)
-    dropped = _repeated(found, np.flatnonzero(first), later)
+    dropped = _repeated(found, local, itinerary, np.flatnonzero(first), later)
     if homoclinic:
         q = stable.points
         near = np.abs(found.points[:, None] - q).max(axis=2).min(axis=1, initial=np.inf)
@@ -126,7 +128,7 @@ def distinct(parts: list[Found], stable: StableSide, later: int, *, homoclinic: 
     return found.take(np.flatnonzero(~dropped))
 
 
-def _repeated(found: Found, lanes: np.ndarray, later: int) -> np.ndarray:
+def _repeated(found: Found, local: LocalManifold, itinerary, lanes: np.ndarray, later: int) -> np.ndarray:
     """Which of these repeat one that comes before."""
     from scipy.spatial import cKDTree
 
@@ -139,15 +141,32 @@ def _repeated(found: Found, lanes: np.ndarray, later: int) -> np.ndarray:
     for i, j in lanes[pairs[np.lexsort((pairs[:, 1], pairs[:, 0]))]].tolist():
         if dropped[i] or dropped[j]:
             continue
-        a, b = (found.orbits[lane][: len(found.orbits[lane]) - later][::-1] for lane in (i, j))
-        common = min(len(a), len(b))
-        gap = np.abs(a[:common] - b[:common]).max(axis=1) / size
+        length = max(len(found.itineraries[i]), len(found.itineraries[j])) - later
+        (a, here), (b, there) = (_back(found, local, itinerary, lane, length, later) for lane in (i, j))
+        gap = np.abs(a - b).max(axis=1) / size
         apart = np.flatnonzero(gap > _APART)
         if not len(apart):
-            dropped[j] = gap.max() <= 1e-10
-        elif gap[: apart[0]].max() <= 1e-11:
+            # A border between two pieces belongs to both.
+            dropped[j] = gap.max() <= 1e-10 and bool(found.on_border[i] or found.on_border[j])
+        elif gap[apart[-1] + 1 :].max() <= 1e-11:
             # In one region only a singular Jacobian brings points together.
-            step = apart[0] + later
-            here, there = (found.itineraries[lane][-step] for lane in (i, j))
-            dropped[j] = not (np.array_equal(here, there) and found.invertible[i])
+            step = apart[-1]
+            dropped[j] = not (np.array_equal(here[step], there[step]) and found.invertible[i])
     return dropped
+
+
+def _back(found: Found, local: LocalManifold, itinerary, lane: int, length: int, later: int):
+    """The last `length` steps to a point, from within the local manifold if need be: points and regions."""
+    points, word = found.orbits[lane], found.itineraries[lane]
+    points, word = points[: len(points) - later], word[: len(word) - later]
+    i = int(found.origins[lane])
+    s = local.bases[i].T @ (points[0] - local.points[i])
+    ahead, regions = [], []
+    for _ in range(length - len(word)):
+        i = (i - 1) % len(local.points)
+        s = np.linalg.solve(local.steps[i], s)
+        ahead.append(local.points[i] + local.bases[i] @ s)
+        regions.append(itinerary[i])
+    if ahead:
+        points, word = np.concatenate([ahead[::-1], points]), np.concatenate([regions[::-1], word])
+    return points, word

@@ -215,7 +215,7 @@ def homoclinic_points(
     if not limits & {"pieces", "points", "overflow"}:
         # Nothing may have been left to follow.
         searched = iterations + later
-    found = distinct(parts, stable, later, homoclinic=other is None)
+    found = distinct(parts, local, stable, np.asarray(cycle.itinerary), later, homoclinic=other is None)
     transversal = found.transversality > _TRANSVERSAL
     hyperbolic = bool(regular(f, np.asarray(cycle.itinerary)).all() and regular(f, np.asarray(end.itinerary)).all())
     certificate = None

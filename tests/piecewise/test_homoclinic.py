@@ -62,6 +62,12 @@ def crossings(f, cycle, other, n, later=0):
     return np.array(kept).reshape(-1, 2)
 
 
+def offsets(vertices, line, point):
+    """The signed distances of vertices from a line through a point."""
+    u = (line[-1] - line[0]) / np.linalg.norm(line[-1] - line[0])
+    return (vertices - np.asarray(point)) @ np.array([-u[1], u[0]])
+
+
 def same_points(one, other, tolerance=1e-12):
     assert one.shape == other.shape
     if len(one):
@@ -124,6 +130,19 @@ def test_preimages_of_the_local_stable_manifold(chaos):
         same_points(found.points, crossings(f, saddle, saddle, n, later), 1e-10)
         assert found.iterations.max() == n
         assert found.iterations.min() == 0
+
+
+def test_near_points_are_told_apart(chaos):
+    # Some lie nearer than 1e-14 to each other. The polyline of 20 images crosses W^s_loc so many times, p left out.
+    f, saddle = chaos
+    (up,), (down,) = (
+        trace_manifold(f, saddle, kind=kind, iterations=n).vertices for kind, n in (("unstable", 20), ("stable", 0))
+    )
+    value, length = offsets(up, down, saddle.points[0]), np.linalg.norm(down[-1] - down[0])
+    i = np.flatnonzero((value[:-1] * value[1:] < 0) & (np.minimum(abs(value[:-1]), abs(value[1:])) > 1e-12))
+    x = up[i] + (value[i] / (value[i] - value[i + 1]))[:, None] * (up[i + 1] - up[i])
+    inside = (np.linalg.norm(x - down[0], axis=1) < length) & (np.linalg.norm(x - down[-1], axis=1) < length)
+    assert len(homoclinic_points(f, saddle, iterations=20)) == inside.sum() == 14577
 
 
 def test_heteroclinic_points():
@@ -282,12 +301,6 @@ def primary(found):
 def distance(chaos, primary):
     """The splitting along the primary itinerary and its slope, as functions of tau_l."""
     return jax.jit(jax.value_and_grad(lambda x: splitting(tau(x), chaos[1], primary)))
-
-
-def offsets(vertices, line, point):
-    """The signed distances of vertices from a line through a point."""
-    u = (line[-1] - line[0]) / np.linalg.norm(line[-1] - line[0])
-    return (vertices - np.asarray(point)) @ np.array([-u[1], u[0]])
 
 
 def test_splitting_is_the_distance_of_a_corner(chaos, primary):
