@@ -14,8 +14,17 @@ from dynwarp.gradients._conditioning import ConditioningReport as ConditioningRe
 from dynwarp.gradients._conditioning import conditioning_report as conditioning_report
 from dynwarp.gradients._echo_state import EchoStateReport as EchoStateReport
 from dynwarp.gradients._echo_state import echo_state_report as echo_state_report
+from dynwarp.gradients._envelope import Envelope as Envelope
+from dynwarp.gradients._envelope import adapted_rates as adapted_rates
+from dynwarp.gradients._envelope import envelope as envelope
 from dynwarp.gradients._jacobian_product import JacobianProduct as JacobianProduct
 from dynwarp.gradients._jacobian_product import jacobian_product as jacobian_product
+from dynwarp.gradients._learnability import LearnabilityWindow as LearnabilityWindow
+from dynwarp.gradients._learnability import RegimeFit as RegimeFit
+from dynwarp.gradients._learnability import fit_regime as fit_regime
+from dynwarp.gradients._learnability import learnability_window as learnability_window
+from dynwarp.gradients._matched_statistic import MatchedStatistic as MatchedStatistic
+from dynwarp.gradients._matched_statistic import matched_statistic as matched_statistic
 from dynwarp.gradients._parametrisation import eigenvalue_from_parameters as eigenvalue_from_parameters
 from dynwarp.gradients._parametrisation import parameter_sensitivity as parameter_sensitivity
 from dynwarp.gradients._parametrisation import parameters_from_eigenvalue as parameters_from_eigenvalue
@@ -23,3 +32,5 @@ from dynwarp.gradients._profile import GradientProfile as GradientProfile
 from dynwarp.gradients._profile import gradient_profile as gradient_profile
 from dynwarp.gradients._signal import hessian_kernel as hessian_kernel
 from dynwarp.gradients._signal import signal_moments as signal_moments
+from dynwarp.gradients._tail_index import TailIndex as TailIndex
+from dynwarp.gradients._tail_index import tail_index as tail_index
