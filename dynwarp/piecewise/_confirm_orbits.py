@@ -115,31 +115,41 @@ def distinct(
     folds: then they are apart before some step and together from it on.
     """
     found = Found._make(sum(x, ()) if isinstance(x[0], tuple) else np.concatenate(x) for x in zip(*parts))
-    first = found.head == np.array([len(word) - later for word in found.itineraries], np.int64)
-    dropped = _repeated(found, local, itinerary, np.flatnonzero(first), later)
+    # An image in W^s_loc is known by the point that is there first, and by how many steps it comes after.
+    after = np.array([len(word) - later for word in found.itineraries], np.int64) - found.head
+    gone: dict[tuple[int, bytes], int] = {}
+    for lane in _repeated(found, local, itinerary, after == 0, later):
+        name = _name(found, lane)
+        gone[name] = min(gone.get(name, int(after[lane])), int(after[lane]))
     if homoclinic:
         q = stable.points
         near = np.abs(found.points[:, None] - q).max(axis=2).min(axis=1, initial=np.inf)
-        dropped |= first & (near <= _TOGETHER * (1 + np.abs(q).max()))
-    if dropped.any():
-        names = [(int(o), word[:n].tobytes()) for o, word, n in zip(found.origins, found.itineraries, found.head)]
-        gone = {names[i] for i in np.flatnonzero(dropped)}
-        dropped = np.array([name in gone for name in names])
-    return found.take(np.flatnonzero(~dropped))
+        for lane in np.flatnonzero((after == 0) & (near <= _TOGETHER * (1 + np.abs(q).max()))):
+            gone[_name(found, int(lane))] = 0
+    if not gone:
+        return found
+    never = int(after.max()) + 1
+    kept = [lane for lane in range(len(after)) if after[lane] < gone.get(_name(found, lane), never)]
+    return found.take(np.array(kept, np.int64))
 
 
-def _repeated(found: Found, local: LocalManifold, itinerary, lanes: np.ndarray, later: int) -> np.ndarray:
-    """Which of these repeat one that comes before."""
+def _name(found: Found, lane: int) -> tuple[int, bytes]:
+    return int(found.origins[lane]), found.itineraries[lane][: found.head[lane]].tobytes()
+
+
+def _repeated(found: Found, local: LocalManifold, itinerary, first: np.ndarray, later: int) -> set[int]:
+    """Those that repeat one before them; of two, one must be the first of its orbit in W^s_loc."""
     from scipy.spatial import cKDTree
 
-    dropped = np.zeros(len(found.points), bool)
-    if len(lanes) < 2:
+    dropped: set[int] = set()
+    if not len(found.points):
         return dropped
-    points = found.points[lanes]
-    size = 1 + np.abs(points).max()
-    pairs = cKDTree(points).query_pairs(_TOGETHER * size, output_type="ndarray")
-    for i, j in lanes[pairs[np.lexsort((pairs[:, 1], pairs[:, 0]))]].tolist():
-        if dropped[i] or dropped[j]:
+    lanes = np.flatnonzero(first)
+    size = 1 + np.abs(found.points).max()
+    near = cKDTree(found.points[lanes]).query_ball_tree(cKDTree(found.points), _TOGETHER * size)
+    pairs = {(min(i, j), max(i, j)) for i, others in zip(lanes.tolist(), near) if len(others) > 1 for j in others}
+    for i, j in sorted(pairs):
+        if i == j or i in dropped or j in dropped:
             continue
         length = max(len(found.itineraries[i]), len(found.itineraries[j])) - later
         (a, here), (b, there) = (_back(found, local, itinerary, lane, length, later) for lane in (i, j))
@@ -147,11 +157,14 @@ def _repeated(found: Found, local: LocalManifold, itinerary, lanes: np.ndarray, 
         apart = np.flatnonzero(gap > _APART)
         if not len(apart):
             # A border between two pieces belongs to both.
-            dropped[j] = gap.max() <= 1e-10 and bool(found.on_border[i] or found.on_border[j])
-        elif gap[apart[-1] + 1 :].max() <= 1e-11:
+            same = gap.max() <= 1e-10 and bool(found.on_border[i] or found.on_border[j])
+        else:
             # In one region only a singular Jacobian brings points together.
             step = apart[-1]
-            dropped[j] = not (np.array_equal(here[step], there[step]) and found.invertible[i])
+            one_region = np.array_equal(here[step], there[step]) and found.invertible[i]
+            same = gap[step + 1 :].max() <= 1e-11 and not one_region
+        if same:
+            dropped.add(j)
     return dropped
 
 

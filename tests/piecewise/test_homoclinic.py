@@ -236,13 +236,23 @@ def test_maps_that_fold(A, W, h, region, expected):
     same_points(found.points, crossings(f, cycle, cycle, 6), 1e-10)
 
 
-def test_points_that_fold_onto_each_other(chaos):
-    # The chaotic map after x -> -|x| + 2 min(x, 0) ... both arms of W^u have one image, and each point comes once.
+def test_orbits_that_come_together_count_once(chaos, found):
+    # Beside the chaotic map a tent map, which folds: many orbits lead to each point (x, fixed point of the tent).
     f, _ = chaos
-    mirrored = dw.models.PiecewiseLinearMap(f.A, -2 * f.A[:, :1], f.W2, f.h1, f.h2)
-    cycle = cycle_of([L], mirrored)
-    found = homoclinic_points(mirrored, cycle, iterations=6)
-    same_points(found.points, crossings(mirrored, cycle, cycle, 6))
+
+    def beside(name, tent):
+        x, y = np.asarray(getattr(f, name)), np.array(tent)
+        if x.ndim == 1:
+            return jnp.asarray(np.append(x, y))
+        top = np.concatenate([x, np.zeros((len(x), 1))], axis=1)
+        return jnp.asarray(np.concatenate([top, np.append(np.zeros(x.shape[1]), y)[None]]))
+
+    tent = {"A": 1.5, "W1": -3.0, "W2": 1.0, "h1": 1.0, "h2": 0.0}
+    folded = dw.models.PiecewiseLinearMap(*(beside(*item) for item in tent.items()))
+    both = homoclinic_points(folded, cycle_of([L + R], folded), iterations=4)
+    assert counts(both, 4) == counts(found, 4)
+    same_points(both.points[:, :2], found.points[found.iterations <= 4])
+    np.testing.assert_allclose(both.points[:, 2], 0.4, rtol=1e-14)
 
 
 def test_certificate(chaos, found):
