@@ -13,6 +13,7 @@ import numpy as np
 from dynwarp import dynamics, metrics
 from dynwarp._results import RESULTS
 from dynwarp._simulate import simulate
+from dynwarp.cli._analysis_piecewise import Pieces, analyze_pieces
 from dynwarp.io import Series
 from dynwarp.models import AbstractMap, AbstractPiecewiseLinearModel
 from dynwarp.training import Reconstruction
@@ -25,19 +26,28 @@ _BOUND = 3.0
 
 
 class Analysis(eqx.Module):
-    """`facts`, plain numbers and strings for the JSON; `arrays`, by name, for the figures."""
+    """`facts`, plain numbers and strings for the JSON; `arrays` and `pieces` for the figures."""
 
     facts: dict[str, Any]
     arrays: dict[str, np.ndarray]
+    pieces: Pieces | None = None
 
 
 def analyze(
-    model: Reconstruction | AbstractMap, series: Series | None, parts: tuple[Series, Series] | None, steps: int
+    model: Reconstruction | AbstractMap,
+    series: Series | None,
+    parts: tuple[Series, Series] | None,
+    steps: int,
+    *,
+    max_period: int = 4,
+    iterations: int = 10,
+    saddles: int = 2,
 ):
-    """All that floors 0 to 2 tell about a model.
+    """All that is known of a model, and of a piecewise-linear one its cycles, manifolds and basins.
 
     **Arguments:** `model`, in double precision; `series` and its `parts`, the stretch it was trained on and the tail
-    that was held out, or None; `steps` of the free run.
+    that was held out, or None; `steps` of the free run; `max_period`, `iterations` and `saddles` of the analysis of a
+    piecewise-linear map, which `saddles=0` leaves out.
     """
     facts: dict[str, Any] = {}
     arrays: dict[str, np.ndarray] = {}
@@ -64,7 +74,12 @@ def analyze(
         facts["lyapunov"] = lyapunov(map, jnp.asarray(states[-1]), steps, interval, arrays)
     facts["fixed_points"] = _fixed_points(map, states[np.isfinite(states).all(1)], arrays)
     arrays["states"] = states
-    return Analysis(plain(facts), arrays)
+    pieces = None
+    if saddles:
+        pieces = analyze_pieces(map, states, max_period=max_period, iterations=iterations, saddles=saddles)
+    if pieces is not None:
+        facts["piecewise"] = pieces.facts
+    return Analysis(plain(facts), arrays, pieces)
 
 
 @eqx.filter_jit
@@ -114,7 +129,22 @@ def generation(model: Reconstruction, states, series: Series, train: Series, cha
         late = free[len(seen) // 4 :][: len(train.values)]
         if len(late) == len(train.values):
             facts |= _distances(train.values, late, channels)
+            facts["yardsticks"] = yardsticks(train.values, channels)
     return facts
+
+
+def yardsticks(recorded, channels: int) -> dict[str, dict[str, float]]:
+    """For each distance what the halves of the recording make of each other, and what noise reaches."""
+    whole, seen = jnp.asarray(recorded), jnp.asarray(recorded[:, :channels])
+    out: dict[str, dict[str, float]] = {}
+    for name, metric, values in (
+        ("power_spectrum_distance", metrics.power_spectrum_distance, seen),
+        ("state_space_divergence", metrics.state_space_divergence, whole),
+    ):
+        if len(values) >= 4:
+            halves, chance = metrics.split_half(metric, values), metrics.chance_level(metric, values)
+            out[name] = {"best_possible": float(halves), "chance": float(chance)}
+    return out
 
 
 def _distances(recorded, generated, channels: int) -> dict[str, float]:

@@ -16,7 +16,8 @@ def add_parser(commands):
         "analyze",
         help="report what a model does",
         description="Reports the fixed points, Lyapunov spectrum, predictions, free run and power spectra of a model. "
-        "Writes analysis.json and report.html.",
+        "Of a piecewise-linear model also its regions, cycles, manifolds of saddles, homoclinic points and basins. "
+        "Writes analysis.json, report.html and, for three or more states, state_space.html, which can be turned.",
     )
     parser.add_argument("model", type=Path, metavar="MODEL", help="a file written by `dynwarp fit` or dynwarp.io.save")
     parser.add_argument("--series", type=Path, help="the recording, if it has moved, or another one of the same kind")
@@ -24,6 +25,15 @@ def add_parser(commands):
         "--out", type=Path, help="folder for what is written (default: MODEL with -report for its ending)"
     )
     parser.add_argument("--steps", type=int, default=5000, help="length of the free run (default: %(default)s)")
+    group = parser.add_argument_group("piecewise-linear models")
+    group.add_argument("--max-period", type=int, default=4, help="largest period of cycles (default: %(default)s)")
+    group.add_argument("--iterations", type=int, default=10, help="images of manifolds (default: %(default)s)")
+    group.add_argument(
+        "--saddles",
+        type=int,
+        default=2,
+        help="trace the manifolds of so many saddles; 0 leaves all of this out (default: 2)",
+    )
     parser.add_argument("--json", action="store_true", help="write analysis.json only, no figures")
     add_device_option(parser)
     return parser
@@ -36,6 +46,10 @@ def run(arguments) -> int:
         raise ArgumentError(f"`--out` {str(out)!r} must be a folder; it is a file.")
     if arguments.steps < 100:
         raise ArgumentError(f"`--steps` must be at least 100; got {arguments.steps}.")
+    for name, least in (("max_period", 1), ("iterations", 1), ("saddles", 0)):
+        if getattr(arguments, name) < least:
+            option = "--" + name.replace("_", "-")
+            raise ArgumentError(f"`{option}` must be at least {least}; got {getattr(arguments, name)}.")
     with computing(arguments.device):
         return _analyze(arguments, out)
 
@@ -47,6 +61,7 @@ def _analyze(arguments, out: Path) -> int:
     from dynwarp import io
     from dynwarp.cli._analysis import analyze
     from dynwarp.cli._present import html_page, print_table
+    from dynwarp.cli._present_piecewise import state_space_page
     from dynwarp.models import AbstractMap
     from dynwarp.training import Reconstruction
 
@@ -68,10 +83,14 @@ def _analyze(arguments, out: Path) -> int:
     elif arguments.series is not None:
         raise ArgumentError("`--series` needs a model that `dynwarp fit` wrote; this file holds the map alone.")
 
-    analysis = analyze(model, series, parts, arguments.steps)
+    analysis = analyze(
+        model, series, parts, arguments.steps, max_period=arguments.max_period, iterations=arguments.iterations,
+        saddles=arguments.saddles,
+    )  # fmt: skip
     facts = {"file": arguments.model.name, **analysis.facts, "training": fitted}
     written = [out / "analysis.json"]
-    page = None if arguments.json else html_page(facts, analysis.arrays, series)
+    space = None if arguments.json else state_space_page(analysis)
+    page = None if arguments.json else html_page(facts, analysis.arrays, series, analysis.pieces, space is not None)
     out.mkdir(parents=True, exist_ok=True)
     with io.atomic_write(written[0], "w") as file:
         json.dump(facts, file, indent=1, allow_nan=False)
@@ -79,5 +98,9 @@ def _analyze(arguments, out: Path) -> int:
         written.append(out / "report.html")
         with io.atomic_write(written[1], "w") as file:
             file.write(page)
+    if space is not None:
+        written.append(out / "state_space.html")
+        with io.atomic_write(written[-1], "w") as file:
+            file.write(space)
     print_table(facts, written)
     return 0

@@ -11,6 +11,8 @@ import numpy as np
 
 from dynwarp import plot, report
 from dynwarp._version import __version__
+from dynwarp.cli._analysis_piecewise import Pieces
+from dynwarp.cli._present_piecewise import piecewise_headline, piecewise_sections
 from dynwarp.errors import MissingDependencyError
 from dynwarp.io import Series
 from dynwarp.report import Figure, Section, Table, Text
@@ -34,8 +36,13 @@ def headline(facts: dict[str, Any]) -> list[tuple[str, str]]:
     reach = "" if reach is None else f", up to {reach:.3g} times the half range of the recording"
     lines.append(("free run", f"{state} over {generation['steps']} steps{reach}"))
     if "power_spectrum_distance" in generation:
-        lines.append(("power spectra", f"Hellinger distance {generation['power_spectrum_distance']:.3g}"))
-        lines.append(("state space", f"divergence D_stsp {generation['state_space_divergence']:.3g}"))
+        for name, title, key in (
+            ("power spectra", "Hellinger distance", "power_spectrum_distance"),
+            ("state space", "divergence D_stsp", "state_space_divergence"),
+        ):
+            marks = generation["yardsticks"].get(key)
+            beside = f"; halves {_number(marks['best_possible'])}, chance {_number(marks['chance'])}" if marks else ""
+            lines.append((name, f"{title} {generation[key]:.3g}{beside}"))
     if "lyapunov" in facts:
         lyapunov = facts["lyapunov"]
         first = lyapunov["exponents"][0]
@@ -48,7 +55,7 @@ def headline(facts: dict[str, Any]) -> list[tuple[str, str]]:
     stable = sum(point["is_stable"] for point in found["points"])
     certainty = "all there are" if found["complete"] else "more may exist"
     lines.append(("fixed points", f"{len(found['points'])}, {stable} of them stable; {certainty}"))
-    return lines
+    return lines + piecewise_headline(facts.get("piecewise", {}))
 
 
 def print_table(facts: dict[str, Any], written: list[Path]) -> None:
@@ -63,7 +70,13 @@ def print_table(facts: dict[str, Any], written: list[Path]) -> None:
     Console(file=sys.stdout, soft_wrap=True, highlight=False, markup=False).print(table)
 
 
-def html_page(facts: dict[str, Any], arrays: dict[str, np.ndarray], series: Series | None) -> str:
+def html_page(
+    facts: dict[str, Any],
+    arrays: dict[str, np.ndarray],
+    series: Series | None,
+    pieces: Pieces | None = None,
+    rotatable: bool = False,
+) -> str:
     """The report, one self-contained page."""
     sections = [Section("Summary", [Table(["what", "result"], headline(facts))])]
     if series is not None:
@@ -71,6 +84,8 @@ def html_page(facts: dict[str, Any], arrays: dict[str, np.ndarray], series: Seri
     if "lyapunov" in facts:
         sections.append(_lyapunov(facts, arrays))
     sections.append(_fixed_points(facts, arrays))
+    if pieces is not None:
+        sections += piecewise_sections(facts["piecewise"], pieces, arrays["states"], rotatable)
     training = facts["training"]
     if "history" in training:
         sections.append(training_section(training))

@@ -18,5 +18,13 @@ def _learning(preset: str, folder: Path) -> StudyResult:
     return reproduce(preset, folder)
 
 
+def _manifolds(preset: str, folder: Path, **options: Any) -> StudyResult:
+    from dynwarp.studies._manifolds import reproduce
+
+    return reproduce(preset, folder, **options)
+
+
 # Name -> a function that imports the study and runs it: `run(preset, out) -> result`. A study module adds itself here.
-STUDIES: dict[str, Callable[[str, Path], Any]] = {"learning": _learning}
+STUDIES: dict[str, Callable[..., Any]] = {"learning": _learning, "manifolds": _manifolds}
+# The recordings that a study takes as `data={name: file}`, the first of them where a file is given without a name.
+RECORDINGS: dict[str, tuple[str, ...]] = {"manifolds": ("neuron", "electrocardiogram")}

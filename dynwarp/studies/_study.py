@@ -13,14 +13,15 @@ from dynwarp._checks import check_choice
 from dynwarp._version import __version__
 from dynwarp.errors import MissingDependencyError, PrecisionError
 
-VERDICTS = ("holds", "holds in part", "fails", "new")
+VERDICTS = ("holds", "holds in part", "fails", "new", "not reached")
 
 
 class Claim(eqx.Module):
     """A statement of the literature against what was computed here.
 
     **Arguments:** `statement`; `published`, what the source says, or that it leaves the question open; `ours`, what was
-    computed; `verdict`, one of "holds", "holds in part", "fails", and "new" where the source says nothing.
+    computed; `verdict`, one of "holds", "holds in part", "fails", "new" where the source says nothing, and
+    "not reached" where what the claim is about could not be made here, such as a network whose training failed.
     """
 
     statement: str
