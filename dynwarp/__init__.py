@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from dynwarp import bench as bench
     from dynwarp import dynamics as dynamics
     from dynwarp import errors as errors
+    from dynwarp import geometry as geometry
     from dynwarp import gradients as gradients
     from dynwarp import io as io
     from dynwarp import learning as learning
@@ -32,6 +33,7 @@ _SUBPACKAGES = frozenset(
         "bench",
         "dynamics",
         "errors",
+        "geometry",
         "gradients",
         "io",
         "learning",

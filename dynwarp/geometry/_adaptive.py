@@ -1,0 +1,99 @@
+"""Derivatives of the states of a field in the coordinates, by adaptive steps."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import diffrax
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+
+from dynwarp._results import RESULTS
+from dynwarp._simulate._fields import solve_adaptive
+from dynwarp.geometry._observation import Observation
+from dynwarp.geometry._sensitivities import Sensitivities
+from dynwarp.models import AbstractField
+
+
+class SolveOptions(eqx.Module):
+    """How diffrax solves."""
+
+    solver: Any
+    controller: Any
+    adjoint: Any
+    breakpoints: Any
+    max_steps: int | None = eqx.field(static=True)
+
+
+class Signal(eqx.Module):
+    """The input at one point of a manifold as a function of time."""
+
+    manifold: Any
+    theta: Any
+
+    def __call__(self, t):
+        return self.manifold(self.theta, t)
+
+
+class _Joint(AbstractField):
+    """A field with its variational equation: the state is [x, d_1 x, ..., d_m x], so that both are error-controlled."""
+
+    model: Any
+    signal: Signal
+    state_size: int = eqx.field(static=True)
+    input_size: int = eqx.field(default=0, static=True)
+
+    def __call__(self, t, state, input=None):
+        theta = self.signal.theta
+        vectors = state.reshape(len(theta) + 1, -1)
+
+        def velocity(z, theta):
+            if self.signal.manifold is None:
+                return self.model(t, z).astype(z.dtype)
+            return self.model(t, z, self.signal.manifold(theta, t)).astype(z.dtype)
+
+        def push(tangent, direction):
+            return jax.jvp(velocity, (vectors[0], theta), (tangent, direction))
+
+        basis = jnp.eye(len(theta), dtype=theta.dtype)
+        first, others = jax.vmap(push, out_axes=(None, 0))(vectors[1:], basis)
+        return jnp.concatenate([first[None], others]).reshape(-1)
+
+
+def solve(
+    model, manifold, state0, ts, method: str, options: SolveOptions, observation: Observation, keep: bool, theta
+) -> tuple[Sensitivities, RESULTS]:
+    """The sensitivities at `ts` by one of the methods, and how the solve ended."""
+
+    def start(theta):
+        return state0(theta) if callable(state0) else state0
+
+    def run(field, inputs, y0):
+        adjoint = options.adjoint
+        if adjoint is None:
+            adjoint = diffrax.RecursiveCheckpointAdjoint() if method == "adjoint" else diffrax.DirectAdjoint()
+        return solve_adaptive(
+            field, inputs, y0, ts, options.solver, options.controller, adjoint, options.breakpoints, options.max_steps
+        )
+
+    if method == "forward":
+        first = start(theta)
+        joint0 = jnp.concatenate([first[None], jax.jacfwd(start)(theta).T.astype(first.dtype)]).reshape(-1)
+        joint, result = run(_Joint(model, Signal(manifold, theta), joint0.size), None, joint0)
+        vectors = joint.reshape(len(ts), len(theta) + 1, -1)
+        states = vectors[:, 0]
+        tangents = jax.vmap(observation.push)(states, vectors[:, 1:])
+    else:
+
+        def observe(theta):
+            inputs = None if manifold is None else Signal(manifold, theta)
+            states, result = run(model, inputs, start(theta))
+            return jax.vmap(observation)(states), (states, result)
+
+        differentiate = jax.jacrev if method == "adjoint" else jax.jacfwd
+        gradient, (states, result) = differentiate(observe, has_aux=True)(theta)
+        tangents = jnp.swapaxes(gradient, 1, 2).astype(states.dtype)
+    metric = observation.metric(tangents)
+    exponent = jnp.zeros(len(ts), states.dtype)
+    return Sensitivities(metric, states if keep else None, tangents if keep else None, exponent), result
