@@ -57,25 +57,15 @@ def evaluate(result: FitResult, series: Series, parts: tuple[Series, Series]) ->
         if i == best:
             arrays = found
     facts: dict[str, Any] = {name: {"values": v} for name, v in values.items()}
-    for name, low, high in _yardsticks(parts, channels):
-        facts[name] |= {"best_possible": low, "chance": high}
+    for name, marks in _analysis.yardsticks(parts[0].values, channels).items():
+        facts[name] |= marks
+    held_out = parts[1].values[:, :channels]
+    if len(held_out) > _analysis.HORIZON:
+        persistence = metrics.persistence_error(jnp.asarray(held_out), _analysis.HORIZON)
+        facts["prediction_error"] |= {"best_possible": None, "chance": float(persistence)}
     facts["best_seed"] = best
     arrays["losses"] = np.atleast_2d(result.history.loss)
     return _analysis.Analysis(_analysis.plain(facts), arrays)
-
-
-def _yardsticks(parts: tuple[Series, Series], channels: int):
-    whole, seen = jnp.asarray(parts[0].values), jnp.asarray(parts[0].values[:, :channels])
-    if len(whole) >= 4:
-        for name, metric, data in (
-            ("state_space_divergence", metrics.state_space_divergence, whole),
-            ("power_spectrum_distance", metrics.power_spectrum_distance, seen),
-        ):
-            yield name, float(metrics.split_half(metric, data)), float(metrics.chance_level(metric, data))
-    held_out = parts[1].values[:, :channels]
-    if len(held_out) > _analysis.HORIZON:
-        error = float(metrics.persistence_error(jnp.asarray(held_out), _analysis.HORIZON))
-        yield "prediction_error", None, error
 
 
 def lines(facts: dict[str, Any]) -> list[tuple[str, str]]:
