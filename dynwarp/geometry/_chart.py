@@ -1,0 +1,160 @@
+"""Riemannian geometry in one chart: what a metric alone and an immersion have in common."""
+
+import abc
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from dynwarp._checks import check_positive_integer, check_shape
+from dynwarp._typing import Scalar
+from dynwarp.dynamics._stepping import as_floating
+from dynwarp.errors import ArgumentError
+from dynwarp.geometry._frames import independence, invert_upper, solve_transposed
+
+
+class AbstractChart(eqx.Module):
+    """A Riemannian manifold of few dimensions in one chart: a [`Metric`][dynwarp.geometry.Metric] or an
+    [`Immersion`][dynwarp.geometry.Immersion].
+
+    All methods take one point `x`, shape `(dim,)`, and are pure: batches are made with `jax.vmap`, derivatives with
+    `jax.grad`. Indices: `christoffel[k, i, j]` = Gamma^k_ij; R_ijkl is positive for a sphere, R_1212 = K det G.
+
+    Where the coordinate directions are not independent there is no connection and no curvature: these are NaN where
+    the sine of the angle between a direction and the span of those before it is below `tolerance`. `metric` and
+    `volume` are there everywhere.
+    """
+
+    fn: eqx.AbstractVar[Callable[[Array], Array]]
+    dim: eqx.AbstractVar[int]
+    periods: eqx.AbstractVar[tuple[float | None, ...]]
+    bounds: eqx.AbstractVar[tuple[tuple[float, float] | None, ...]]
+    tolerance: eqx.AbstractVar[float | None]
+
+    @abc.abstractmethod
+    def _metric(self, x):
+        """G, (m, m)."""
+
+    @abc.abstractmethod
+    def _factor(self, x):
+        """R upper triangular with R^T R = G."""
+
+    @abc.abstractmethod
+    def _connection(self, x):
+        """R, and the Christoffel symbols of the second kind."""
+
+    @abc.abstractmethod
+    def _curvature(self, x):
+        """R, and the Riemann tensor with all indices down."""
+
+    def metric(self, x: Float[Array, " m"]) -> Float[Array, "m m"]:
+        """G_ij, shape `(m, m)`."""
+        return _metric(self, self._point(x, "metric"))
+
+    def volume(self, x: Float[Array, " m"]) -> Scalar:
+        """sqrt(det G), the volume per volume of coordinates; 0 where the metric is degenerate."""
+        return _volume(self, self._point(x, "volume"))
+
+    def christoffel(self, x: Float[Array, " m"]) -> Float[Array, "m m m"]:
+        """Gamma^k_ij = `[k, i, j]`, symmetric in i and j."""
+        return _christoffel(self, self._point(x, "christoffel"))
+
+    def riemann(self, x: Float[Array, " m"]) -> Float[Array, "m m m m"]:
+        """R_ijkl, all indices down."""
+        return _riemann(self, self._point(x, "riemann"))
+
+    def ricci(self, x: Float[Array, " m"]) -> Float[Array, "m m"]:
+        """Ric_jl = G^ik R_ijkl, both indices down."""
+        return _ricci(self, self._point(x, "ricci"))
+
+    def scalar_curvature(self, x: Float[Array, " m"]) -> Scalar:
+        """S = G^jl Ric_jl: 2 K of a surface, m (m - 1) / r^2 of a sphere."""
+        return _scalar_curvature(self, self._point(x, "scalar_curvature"))
+
+    def gaussian_curvature(self, x: Float[Array, " m"]) -> Scalar:
+        """K = R_1212 / det G of a surface.
+
+        **Raises:** `ArgumentError` unless the dimension is 2.
+        """
+        if self.dim != 2:
+            raise ArgumentError(
+                f"gaussian_curvature is that of a surface, of 2 dimensions; this has {self.dim}: see `riemann` and "
+                "`scalar_curvature`."
+            )
+        return _scalar_curvature(self, self._point(x, "gaussian_curvature")) / 2
+
+    def _point(self, x, caller):
+        x = as_floating(x)
+        check_shape(x, "x", (self.dim,), caller=f"{type(self).__name__}.{caller}")
+        return x
+
+    def _check(self, factor, *values):
+        """The values where the coordinate directions are independent, NaN elsewhere."""
+        tolerance = np.finfo(factor.dtype).eps ** 0.25 if self.tolerance is None else self.tolerance
+        valid = independence(factor) >= tolerance
+        return tuple(jnp.where(valid, value, jnp.nan) for value in values)
+
+
+@eqx.filter_jit
+def _metric(chart, x):
+    return chart._metric(x)
+
+
+@eqx.filter_jit
+def _volume(chart, x):
+    return jnp.prod(jnp.diagonal(chart._factor(x)))
+
+
+@eqx.filter_jit
+def _christoffel(chart, x):
+    return chart._check(*chart._connection(x))[0]
+
+
+@eqx.filter_jit
+def _riemann(chart, x):
+    return chart._check(*chart._curvature(x))[0]
+
+
+@eqx.filter_jit
+def _ricci(chart, x):
+    factor, riemann = chart._curvature(x)
+    # With R^{-1} = A: G^ik = A_ia A_ka.
+    inverse = invert_upper(factor)
+    return chart._check(factor, jnp.einsum("ia,ka,ijkl->jl", inverse, inverse, riemann, precision="highest"))[0]
+
+
+@eqx.filter_jit
+def _scalar_curvature(chart, x):
+    factor, riemann = chart._curvature(x)
+    return chart._check(factor, total_curvature(factor, riemann))[0]
+
+
+def total_curvature(factor: Float[Array, "m m"], riemann: Float[Array, "m m m m"]) -> Scalar:
+    """The scalar curvature, from the components of the Riemann tensor in an orthonormal frame."""
+    for _ in range(4):
+        riemann = jnp.moveaxis(solve_transposed(factor, riemann), 0, -1)
+    return jnp.einsum("abab->", riemann)
+
+
+def check_chart(fn: Any, dim: Any, periods: Any, bounds: Any, caller: str) -> tuple[int, tuple, tuple]:
+    """`dim`, `periods` and `bounds` in full; raises for what does not fit."""
+    if not callable(fn):
+        raise ArgumentError(f"{caller}: `fn` must be a function of one point (dim,); got {type(fn).__name__}.")
+    dim = check_positive_integer(dim, "dim", caller=caller)
+    periods = (None,) * dim if periods is None else tuple(periods)
+    bounds = (None,) * dim if bounds is None else tuple(None if b is None else (b[0], b[1]) for b in bounds)
+    if len(periods) != dim or len(bounds) != dim:
+        raise ArgumentError(
+            f"{caller}: `periods` and `bounds` must have one entry for each of the {dim} coordinates; got "
+            f"{len(periods)} and {len(bounds)}."
+        )
+    return dim, periods, bounds
+
+
+def evaluate(chart: AbstractChart, x: jax.Array) -> jax.Array:
+    """`fn` at a point, in an inexact dtype."""
+    return as_floating(chart.fn(x))

@@ -1,0 +1,123 @@
+"""A manifold in a space of many dimensions: states over inputs, surfaces."""
+
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from dynwarp._checks import check_shape
+from dynwarp.errors import ArgumentError
+from dynwarp.geometry._chart import AbstractChart, check_chart, evaluate
+from dynwarp.geometry._frames import invert_upper, orthonormal_frame, solve_upper
+
+
+class Immersion(AbstractChart):
+    """The geometry of a manifold that lies in R^N, `fn(x)` being the point with the coordinates x.
+
+    Connection and curvature come from the first and second derivatives of `fn` by the equation of Gauss,
+    R_ijkl = <II_ik, II_jl> - <II_il, II_jk>, where the metric alone would need third ones.
+
+    **Arguments:**
+
+    - `fn`: `(m,) -> (N,)`, N >= m, twice continuously differentiable: where it has kinks, as a network of ReLUs has,
+      curvature sits in the kinks, and what is returned is that of the pieces between. A function that holds arrays
+      should be an `eqx.Module`.
+    - `dim`, `periods`, `bounds`, `tolerance`: as for [`Metric`][dynwarp.geometry.Metric].
+
+    **Methods:** `metric`, `volume`, `christoffel`, `riemann`, `ricci`, `scalar_curvature`, `gaussian_curvature`,
+    `second_fundamental_form`, `mean_curvature`. Cost of a curvature: 1 + m + m^2 evaluations of `fn`.
+
+    **Raises:** `ArgumentError`, `ShapeError` for what does not fit.
+
+    **Example:** a sphere of radius 2.
+
+    >>> def sphere(x):
+    ...     s, c = jnp.sin(x), jnp.cos(x)
+    ...     return 2 * jnp.stack([s[0] * c[1], s[0] * s[1], c[0]])
+    >>> surface = dw.geometry.Immersion(sphere, dim=2)
+    >>> round(float(surface.gaussian_curvature(jnp.array([1.0, 0.5]))), 12)
+    0.25
+    """
+
+    fn: Callable[[Array], Array]
+    dim: int = eqx.field(static=True)
+    periods: tuple[float | None, ...] = eqx.field(static=True)
+    bounds: tuple[tuple[float, float] | None, ...] = eqx.field(static=True)
+    tolerance: float | None = eqx.field(static=True)
+
+    def __init__(
+        self,
+        fn: Callable[[Array], Array],
+        *,
+        dim: int,
+        periods: Any = None,
+        bounds: Any = None,
+        tolerance: float | None = None,
+    ):
+        self.fn = fn
+        self.dim, self.periods, self.bounds = check_chart(fn, dim, periods, bounds, "Immersion")
+        self.tolerance = tolerance
+
+    def second_fundamental_form(self, x: Float[Array, " m"]) -> Float[Array, "m m N"]:
+        """II_ij = d_i d_j fn - Gamma^k_ij d_k fn, the part of the second derivatives that is normal to the manifold."""
+        return _second_fundamental_form(self, self._point(x, "second_fundamental_form"))
+
+    def mean_curvature(self, x: Float[Array, " m"]) -> Float[Array, " N"]:
+        """The mean curvature vector G^ij II_ij / m; its length is 1 / r for a sphere."""
+        return _mean_curvature(self, self._point(x, "mean_curvature"))
+
+    def _embed(self, x):
+        point = evaluate(self, x)
+        check_shape(point, "fn(x)", ("N",), caller="Immersion")
+        if point.shape[0] < self.dim:
+            raise ArgumentError(
+                f"Immersion: `fn` must map into at least {self.dim} dimensions; it returns {point.shape[0]} numbers."
+            )
+        return point
+
+    def _metric(self, x):
+        jacobian = jax.jacfwd(self._embed)(x)
+        return jnp.matmul(jacobian.T, jacobian, precision="highest")
+
+    def _factor(self, x):
+        return orthonormal_frame(jax.jacfwd(self._embed)(x))[1]
+
+    def _split(self, x):
+        """R, and the second derivatives in the tangent frame, `(m, m, m)`, and normal to it, `(m, m, N)`."""
+
+        def first(x):
+            jacobian = jax.jacfwd(self._embed)(x)
+            return jacobian, jacobian
+
+        hessian, jacobian = jax.jacfwd(first, has_aux=True)(x)
+        frame, factor = orthonormal_frame(jacobian)
+        second = jnp.moveaxis(hessian, 0, -1)
+        tangent = jnp.einsum("Na,ijN->aij", frame, second, precision="highest")
+        normal = second - jnp.einsum("Na,aij->ijN", frame, tangent, precision="highest")
+        return factor, tangent, normal
+
+    def _connection(self, x):
+        factor, tangent, _ = self._split(x)
+        return factor, solve_upper(factor, tangent)
+
+    def _curvature(self, x):
+        factor, _, normal = self._split(x)
+        products = jnp.einsum("ikN,jlN->ijkl", normal, normal, precision="highest")
+        return factor, products - jnp.swapaxes(products, 2, 3)
+
+
+@eqx.filter_jit
+def _second_fundamental_form(chart, x):
+    factor, _, normal = chart._split(x)
+    return chart._check(factor, normal)[0]
+
+
+@eqx.filter_jit
+def _mean_curvature(chart, x):
+    factor, _, normal = chart._split(x)
+    inverse = invert_upper(factor)
+    trace = jnp.einsum("ia,ja,ijN->N", inverse, inverse, normal, precision="highest")
+    return chart._check(factor, trace / chart.dim)[0]

@@ -1,0 +1,59 @@
+"""Whether a function of the state has kinks, from the program it is traced to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+# Operations that are not twice differentiable in a floating-point argument.
+_KINKED = {"abs", "max", "min", "clamp", "sign", "floor", "ceil", "round", "sort", "reduce_max", "reduce_min", "argmax"}
+# Smooth functions that are computed by way of a maximum.
+_SMOOTH = {"softplus", "logaddexp", "logaddexp2"}
+
+
+def find_kink(fn: Callable[[Any], Any], like: Any) -> str | None:
+    """The name of an operation by which `fn` is no C^2 function of its floating-point argument, or None.
+
+    Follows what depends on the argument through the program: a maximum, an absolute value, a choice between branches by
+    the sign of it. It is the operations that are judged, so a smooth function put together from pieces, or a softmax
+    that subtracts its maximum, is taken for one with a kink.
+    """
+    program = jax.make_jaxpr(fn)(like)
+    return _search(program.jaxpr, [True] * len(program.jaxpr.invars))
+
+
+def _search(jaxpr: Any, depends: list[bool]) -> str | None:
+    """The first kinked operation on what depends on the arguments flagged."""
+    tainted = {id(var) for var, flag in zip(jaxpr.invars, depends) if flag}
+    for equation in jaxpr.eqns:
+        flags = [id(var) in tainted for var in equation.invars]
+        if not any(flags):
+            continue
+        name = equation.primitive.name
+        if name in _KINKED and jnp.issubdtype(equation.invars[flags.index(True)].aval.dtype, jnp.inexact):
+            return name
+        if name == "select_n" and flags[0]:
+            return "select"
+        if str(equation.params.get("name", name)) not in _SMOOTH:
+            for inner in _programs(equation.params):
+                # Loops feed outputs back and branches drop the index: there everything is taken to depend.
+                same = len(inner.invars) == len(flags) and name not in ("scan", "while", "cond")
+                kink = _search(inner, flags if same else [True] * len(inner.invars))
+                if kink is not None:
+                    return kink
+        tainted.update(id(var) for var in equation.outvars)
+    return None
+
+
+def _programs(params: dict) -> list[Any]:
+    """The programs that an operation calls."""
+    found = []
+    for value in params.values():
+        for each in value if isinstance(value, tuple | list) else (value,):
+            inner = getattr(each, "jaxpr", each)
+            if hasattr(inner, "eqns"):
+                found.append(inner)
+    return found
