@@ -109,7 +109,7 @@ def envelope(
     >>> import jax.numpy as jnp, dynwarp as dw
     >>> net = dw.models.LinearRNN(jnp.diag(jnp.array([0.9, 0.5])), jnp.zeros((2, 0)), jnp.eye(2))
     >>> found = dw.gradients.envelope(net, None, [1, 2], steps=50)
-    >>> found.values.round(3).tolist()
+    >>> [round(x, 3) for x in found.values.tolist()]
     [1.4, 1.06]
     """
     caller = "envelope"

@@ -40,7 +40,7 @@ class LearnabilityWindow(eqx.Module):
 
 
 def learnability_window(
-    envelope: Any, *, alpha: float | Scalar, scale: float | Scalar, n_samples: Any, threshold: float = 0.1
+    envelope: Any, *, alpha: float | Scalar, scale: Any, n_samples: Any, threshold: float = 0.1
 ) -> LearnabilityWindow:
     """H_N = max {l : N(l) <= N}, the longest dependence that N samples reveal.
 
@@ -52,7 +52,8 @@ def learnability_window(
 
     - `envelope`: an [`Envelope`][dynwarp.gradients.Envelope], or a
       [`MatchedStatistic`][dynwarp.gradients.MatchedStatistic], whose signal is in the units of its own noise.
-    - `alpha`, `scale`: of the noise, such as those of [`tail_index`][dynwarp.gradients.tail_index]; 0 < alpha <= 2.
+    - `alpha`, `scale`: of the noise, such as those of [`tail_index`][dynwarp.gradients.tail_index]; 0 < alpha <= 2. The
+      scale may be one a lag, `(L,)`.
     - `n_samples`: N, a number or an array: samples, not time.
     - `threshold`: the signal-to-noise ratio that is asked for.
 
@@ -69,7 +70,7 @@ def learnability_window(
     >>> net = dw.models.LinearRNN(jnp.array([[0.5]]), jnp.zeros((1, 0)), jnp.eye(1))
     >>> found = dw.gradients.envelope(net, None, [1, 2, 3, 4], steps=20)
     >>> window = dw.gradients.learnability_window(found, alpha=2.0, scale=1.0, n_samples=64, threshold=1.0)
-    >>> int(window.window), window.sample_complexity.tolist()
+    >>> int(window.window), [round(x, 6) for x in window.sample_complexity.tolist()]
     (3, [4.0, 16.0, 64.0, 256.0])
     """
     caller = "learnability_window"

@@ -11,7 +11,7 @@ import equinox as eqx
 import jax
 import jax.flatten_util
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from dynwarp._checks import check_positive_integer
 from dynwarp._results import RESULTS, raise_failed
@@ -27,7 +27,7 @@ class MatchedStatistic(eqx.Module):
     **Attributes:**
 
     - `lags`: `(L,)`.
-    - `samples`: psi_t(l), `(L, D, T)`; 0 where t < l. `samples[l][:, lag:].ravel()` goes to
+    - `samples`: psi_t(l), `(L, D, T)`; 0 where t < l, or the step has no loss. `samples[l][:, lag:].ravel()` goes to
       [`tail_index`][dynwarp.gradients.tail_index].
     - `log_values`: log of the mean over directions of |mean over t of psi|, `(L,)`: the signal.
     - `log_error`: the standard error of `log_values`, from the directions, `(L,)`.
@@ -52,6 +52,7 @@ def matched_statistic(
     directions: int = 50,
     state0: State | None = None,
     loss: Callable[[Any, Any], Any] = half_squared_error,
+    mask: Bool[Array, " T"] | None = None,
     throw: bool = True,
 ) -> MatchedStatistic:
     """psi_t(l) = delta_t . (dh_t/dh_{t-l}) v_{t-l}: delta_t, the derivative of the loss of step t in its state, and
@@ -62,7 +63,7 @@ def matched_statistic(
 
     **Arguments:**
 
-    - `model`, `readout`, `inputs`, `targets`, `state0`, `loss`: as for
+    - `model`, `readout`, `inputs`, `targets`, `state0`, `loss`, `mask`: as for
       [`backpropagate`][dynwarp.gradients.backpropagate].
     - `lags`: increasing, from 0 on, at most T - 1.
     - `key`: of the directions.
@@ -87,7 +88,7 @@ def matched_statistic(
     (2, 4, 9)
     """
     caller = "matched_statistic"
-    state0, mask = check_sequence(model, inputs, targets, state0, None, caller)
+    state0, mask = check_sequence(model, inputs, targets, state0, mask, caller)
     check_positive_integer(directions, "directions", caller=caller)
     lags = [check_positive_integer(lag, "lags", minimum=0, caller=caller) for lag in lags]
     if not lags or any(b <= a for a, b in itertools.pairwise(lags)) or lags[-1] >= len(targets):
@@ -104,9 +105,9 @@ def matched_statistic(
 def _matched(model, readout, inputs, targets, state0, mask, loss, lags, key, longest, directions):
     found = backpropagate(model, readout, inputs, targets, state0=state0, loss=loss, mask=mask)
     steps = len(targets)
-    # `signals` belong to the mean loss.
-    signals = found.signals * steps
-    dtype = signals.dtype
+    dtype = found.signals.dtype
+    # They belong to the mean loss.
+    signals = found.signals * jnp.sum(mask).astype(dtype)
     previous = jnp.concatenate([state0.astype(dtype)[None], found.states[:-1]])
     indices = jnp.arange(steps, dtype=jnp.int32)
     changes = _changes(model, previous, inputs, indices, key, directions)
@@ -129,7 +130,8 @@ def _matched(model, readout, inputs, targets, state0, mask, loss, lags, key, lon
 
     start = (signals, jnp.zeros((len(lags), directions, steps), dtype))
     (_, samples), _ = jax.lax.scan(keep, start, jnp.arange(longest + 1, dtype=jnp.int32))
-    signal = jnp.abs(jnp.sum(samples, axis=2)) / (steps - lags)[:, None].astype(dtype)
+    counts = jnp.sum(mask & (indices >= lags[:, None]), axis=1, keepdims=True).astype(dtype)
+    signal = jnp.abs(jnp.sum(samples, axis=2)) / jnp.maximum(counts, 1)
     mean = jnp.mean(signal, axis=1)
     there = mean > 0
     safe = jnp.where(there, mean, 1)

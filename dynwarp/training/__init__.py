@@ -1,5 +1,8 @@
 """Making a model of a recording: losses, teacher forcing, the training loop."""
 
+from dynwarp.training._clipping import ClipState as ClipState
+from dynwarp.training._clipping import clip_gradient as clip_gradient
+from dynwarp.training._clipping import clip_gradient_adaptively as clip_gradient_adaptively
 from dynwarp.training._fit import fit as fit
 from dynwarp.training._fit import fit_seeds as fit_seeds
 from dynwarp.training._fit_readout import ReadoutFit as ReadoutFit
@@ -22,5 +25,10 @@ from dynwarp.training._penalties import AbstractPenalty as AbstractPenalty
 from dynwarp.training._penalties import ConditionPenalty as ConditionPenalty
 from dynwarp.training._penalties import ManifoldAttractorPenalty as ManifoldAttractorPenalty
 from dynwarp.training._penalties import ParameterPenalty as ParameterPenalty
+from dynwarp.training._projections import project_modulus as project_modulus
+from dynwarp.training._projections import project_parameters as project_parameters
+from dynwarp.training._projections import project_spectral_norm as project_spectral_norm
 from dynwarp.training._reconstruction import Reconstruction as Reconstruction
 from dynwarp.training._score import ReconstructionScore as ReconstructionScore
+from dynwarp.training._shooting import multiple_shooting_loss as multiple_shooting_loss
+from dynwarp.training._shooting import shooting_starts as shooting_starts
