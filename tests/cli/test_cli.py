@@ -70,7 +70,9 @@ def test_analyze_writes_json_and_a_page_that_loads_nothing(model_file, folder, c
     page = (out / "report.html").read_text()
     for word in ("http:", "https:", "<script", "@import", "url("):
         assert word not in page
-    assert page.count("data:image/svg+xml;base64,") == 6
+    # One of them shows manifolds, where the network has a saddle.
+    assert page.count("data:image/svg+xml;base64,") == 6 + bool(facts["piecewise"]["manifolds"])
+    assert facts["piecewise"]["regions"]["complete"] is True
 
 
 def test_the_numbers_are_those_of_a_plain_loop(model_file, folder, recording):
@@ -143,6 +145,64 @@ def test_a_map_alone_is_analyzed_too(folder):
     facts = json.loads((folder / "map" / "analysis.json").read_text())
     np.testing.assert_allclose([p["point"] for p in facts["fixed_points"]["points"]], [[2.0, 2.0, 2.0]])
     np.testing.assert_allclose(facts["lyapunov"]["exponents"], np.log(0.5), rtol=1e-10)
+
+
+def test_cycles_manifolds_chaos_and_basins_of_a_known_map(folder, capsys):
+    """The chaotic map of the plane, and one with a saddle 3-cycle around a stable point: all of it is known."""
+    maps = {name: dw.systems.BorderCollisionMap.preset(name).canonical() for name in ("fig5", "fig3b_left")}
+    facts = {}
+    for name, model in maps.items():
+        path, out = folder / f"{name}.dynwarp", folder / name
+        dw.io.save(path, model)
+        words = ["--steps", "200", "--max-period", "3", "--iterations", "4", "--saddles", "1"]
+        assert main(["analyze", str(path), "--out", str(out), *words]) == 0
+        facts[name] = json.loads((out / "analysis.json").read_text())["piecewise"]
+        assert "Manifolds and homoclinic points" in (out / "report.html").read_text()
+        # The plane needs no page that can be turned.
+        assert sorted(p.name for p in out.iterdir()) == ["analysis.json", "report.html"]
+    assert [c["period"] for c in facts["fig5"]["cycles"]] == [1, 2, 3, 3]
+    assert {c["kind"] for c in facts["fig5"]["cycles"]} == {"saddle"}
+    assert facts["fig5"]["homoclinic"][0]["chaos"] is True
+    assert facts["fig5"]["homeomorphism"]["value"] is True
+    assert "chaos is proved" in capsys.readouterr().out
+    other = facts["fig3b_left"]
+    assert other["complete"] == {"1": True, "2": True, "3": True}
+    assert [(m["kind"], m["dimension"], m["period"]) for m in other["manifolds"]] == [
+        ("stable", 1, 3), ("unstable", 1, 3),
+    ]  # fmt: skip
+    basins = other["basins"]
+    np.testing.assert_allclose(basins["shares"][0]["share"] + basins["diverge"] + basins["undecided"], 1.0)
+    assert basins["undecided"] == 0.0
+    assert 0.05 < basins["diverge"] < 0.95
+
+
+def test_three_states_can_be_turned_and_the_analysis_left_out(folder):
+    import jax.numpy as jnp
+
+    path, out = folder / "space.dynwarp", folder / "space"
+    model = dw.models.PiecewiseLinearMap(
+        jnp.diag(jnp.array([1.5, 0.5, 0.25])), jnp.array([[-1.0, 1.0], [0.0, 0.0], [0.0, 0.0]]),
+        jnp.array([[1.0, 0.0, 0.0], [-1.0, 0.0, 0.0]]), jnp.zeros(3), -jnp.ones(2),
+    )  # fmt: skip
+    dw.io.save(path, model)
+    words = ["--steps", "200", "--max-period", "1", "--iterations", "2"]
+    assert main(["analyze", str(path), "--out", str(out), *words]) == 0
+    assert "state_space.html" in (out / "report.html").read_text()
+    page = (out / "state_space.html").read_text()
+    assert "mesh3d" in page
+    assert '<script src="http' not in page
+    assert main(["analyze", str(path), "--out", str(folder / "without"), *words, "--saddles", "0", "--json"]) == 0
+    assert "piecewise" not in json.loads((folder / "without" / "analysis.json").read_text())
+
+
+def test_reproduce_hands_recordings_to_the_study_that_takes_them(folder, recording, monkeypatch):
+    seen = {}
+    studies = {"learning": lambda preset, out: seen.update(learning=preset)}
+    studies["manifolds"] = lambda preset, out, data=None: seen.update(manifolds=data)
+    monkeypatch.setattr("dynwarp.studies.STUDIES", studies)
+    given = ["--data", str(recording), "--data", f"electrocardiogram={recording}"]
+    assert main(["reproduce", "--out", str(folder / "studies"), *given]) == 0
+    assert seen == {"learning": "quick", "manifolds": {"neuron": str(recording), "electrocardiogram": str(recording)}}
 
 
 def test_interrupt_keeps_the_model_and_resume_completes_it(folder, recording, monkeypatch, capsys):
@@ -223,7 +283,11 @@ def test_a_bad_recording_is_one_line_and_no_file(name, message, folder, capsys):
         (["analyze", "absent.dynwarp"], "does not exist"),
         (["analyze", "."], "folder"),
         (["analyze", "absent.dynwarp", "--steps", "1"], "--steps"),
+        (["analyze", "absent.dynwarp", "--max-period", "0"], "--max-period"),
         (["reproduce", "no-such-study"], "no-such-study"),
+        (["reproduce", "learning", "--data", "x.csv"], "--data"),
+        (["reproduce", "manifolds", "--data", "fish=x.csv"], "fish"),
+        (["reproduce", "manifolds", "--data", "absent.csv"], "does not exist"),
     ],
 )
 def test_a_bad_option_is_one_line(words, message, folder, monkeypatch, capsys):
