@@ -19,6 +19,8 @@ from dynwarp.studies._study import Claim, Part, StudyFigure, new_figure
 _BOX = 3.0
 # Stable cycles of this many steps are looked for along the end of an orbit.
 _MAX_PERIOD = 200
+# Of basins by simulation: the distance at which points of an orbit catch, and the most steps.
+_TOLERANCE, _STEPS = 0.1, 2_000
 
 
 def not_reached(trained: networks.Trained, what: str) -> str:
@@ -49,7 +51,7 @@ def duffing(config) -> Part:
     found = quality(f, manifold, config, box)
     sinks = trained.stable()
     parity = piecewise.basin_parity(
-        f, trained.saddle, pairs(config.seed, config.pairs, *box), sinks, iterations=config.duffing_iterations * 2
+        f, trained.saddle, pairs(config.seed, config.pairs // 4, *box), sinks, iterations=config.duffing_iterations
     )
     truth = np.array([[0.0, 0.0], [10**0.5, 0.0], [-(10**0.5), 0.0]])
     points = np.concatenate([trained.observed(c.points) for c in trained.cycles if networks.within(c, recording)])
@@ -73,7 +75,7 @@ def duffing(config) -> Part:
         Claim(
             "W^s of the saddle is the basin boundary of the network",
             "by eye",
-            f"parity {parity.agreement:.4f} of {config.pairs} pairs, {int((parity.crossings % 2 == 1).sum())} of them "
+            f"parity {parity.agreement:.4f} of {config.pairs // 4} pairs, {int((parity.crossings % 2 == 1).sum())} of them "
             f"in different basins; unexplained share of the boundary {parity.unexplained:.3f}",
             judge(parity.agreement == 1.0),
         ),
@@ -266,9 +268,9 @@ def separating(config, trained: networks.Trained, attractors, *, steps: int = 12
     box = (np.asarray(saddle.points)[0] - _BOX, np.asarray(saddle.points)[0] + _BOX)
     found = quality(f, manifold, config, box, n=max(50, config.samples // 4))
     found |= {"dimension": manifold.dimension, "loss": trained.loss}
-    two = pairs(config.seed, config.pairs // 4, np.full(m, -_BOX / 2), np.full(m, _BOX / 2))
+    two = pairs(config.seed, config.pairs // 8, np.full(m, -_BOX / 2), np.full(m, _BOX / 2))
     parity = piecewise.basin_parity(
-        f, saddle, two, attractors, iterations=steps, tolerance=0.05, steps=5_000, max_pieces=200_000
+        f, saddle, two, attractors, iterations=steps, tolerance=_TOLERANCE, steps=_STEPS, max_pieces=200_000
     )
     return found, manifold, parity
 
@@ -290,7 +292,7 @@ def spiking(trained: networks.Trained) -> list[Any]:
             itinerary = jax.vmap(form.pattern)(jnp.asarray(orbit[-1 - period : -1]))
             cycle = piecewise.cycle_at(form, itinerary)
             return [cycle] if cycle.kind == "stable" else []
-    return [orbit]
+    return [orbit[-300:]]
 
 
 def distance_to_boundary(f, saddle, points, config) -> float:
@@ -316,7 +318,7 @@ def basin_map(f, attractors, origin, directions, grid, second=None) -> np.ndarra
     """Basins by simulation on a grid in a plane."""
     u, v = np.meshgrid(grid, grid if second is None else second)
     states = origin + u.reshape(-1, 1) * directions[0] + v.reshape(-1, 1) * directions[1]
-    labels = piecewise.basin_of(f, jnp.asarray(states), attractors, tolerance=0.05, steps=5_000)
+    labels = piecewise.basin_of(f, jnp.asarray(states), attractors, tolerance=_TOLERANCE, steps=_STEPS)
     return np.asarray(labels).reshape(u.shape)
 
 
@@ -330,7 +332,7 @@ def slice_figure(name, trained, manifold, attractors, config, caption, corners=N
     second /= np.linalg.norm(second)
     at = np.array([[(c - origin) @ first, (c - origin) @ second] for c in corners])
     reach = 1.6 * float(np.abs(at).max())
-    grid = np.linspace(-reach, reach, config.grid)
+    grid = np.linspace(-reach, reach, config.grid // 2)
     figure, ax = new_figure(width=5.0, height=4.0)
     plot.basins(basin_map(trained.map, attractors, origin, np.stack([first, second]), grid), grid, grid, ax=ax)
     plot.manifold_slice(manifold, origin, np.stack([first, second]), ax=ax)
@@ -368,7 +370,7 @@ def boundary_claim(claim, parity, config) -> Claim:
     return Claim(
         claim,
         "by eye",
-        f"parity of crossings agrees with simulation in {parity.agreement:.4f} of {config.pairs // 4} pairs in the "
+        f"parity of crossings agrees with simulation in {parity.agreement:.4f} of {config.pairs // 8} pairs in the "
         f"state space, {crossed} of them with odd crossings, {parity.undecided} undecided; of boundary points found by "
         f"bisection {parity.unexplained:.3f} are not on it",
         "holds" if parity.agreement >= 0.99 else "holds in part" if parity.agreement >= 0.9 else "fails",
