@@ -12,7 +12,8 @@ import jax.numpy as jnp
 from dynwarp._results import RESULTS
 from dynwarp._simulate._fields import solve_adaptive
 from dynwarp.geometry._observation import Observation
-from dynwarp.geometry._sensitivities import Sensitivities
+from dynwarp.geometry._schedule import initial
+from dynwarp.geometry._sensitivities import Sensitivities, assemble
 from dynwarp.models import AbstractField
 
 
@@ -66,9 +67,6 @@ def solve(
 ) -> tuple[Sensitivities, RESULTS]:
     """The sensitivities at `ts` by one of the methods, and how the solve ended."""
 
-    def start(theta):
-        return state0(theta) if callable(state0) else state0
-
     def run(field, inputs, y0):
         adjoint = options.adjoint
         if adjoint is None:
@@ -78,9 +76,11 @@ def solve(
         )
 
     if method == "forward":
-        first = start(theta)
-        joint0 = jnp.concatenate([first[None], jax.jacfwd(start)(theta).T.astype(first.dtype)]).reshape(-1)
-        joint, result = run(_Joint(model, Signal(manifold, theta), joint0.size), None, joint0)
+        first = initial(state0, theta)
+        joint0 = jnp.concatenate(
+            [first[None], jax.jacfwd(lambda theta: initial(state0, theta))(theta).T.astype(first.dtype)]
+        ).reshape(-1)
+        joint, result = run(_Joint(model=model, signal=Signal(manifold, theta), state_size=joint0.size), None, joint0)
         vectors = joint.reshape(len(ts), len(theta) + 1, -1)
         states = vectors[:, 0]
         tangents = jax.vmap(observation.push)(states, vectors[:, 1:])
@@ -88,12 +88,11 @@ def solve(
 
         def observe(theta):
             inputs = None if manifold is None else Signal(manifold, theta)
-            states, result = run(model, inputs, start(theta))
+            states, result = run(model, inputs, initial(state0, theta))
             return jax.vmap(observation)(states), (states, result)
 
         differentiate = jax.jacrev if method == "adjoint" else jax.jacfwd
         gradient, (states, result) = differentiate(observe, has_aux=True)(theta)
         tangents = jnp.swapaxes(gradient, 1, 2).astype(states.dtype)
-    metric = observation.metric(tangents)
     exponent = jnp.zeros(len(ts), states.dtype)
-    return Sensitivities(metric, states if keep else None, tangents if keep else None, exponent), result
+    return assemble(observation, states, tangents, exponent, keep), result

@@ -10,8 +10,8 @@ import jax.numpy as jnp
 
 # Operations that are not twice differentiable in a floating-point argument.
 _KINKED = {"abs", "max", "min", "clamp", "sign", "floor", "ceil", "round", "sort", "reduce_max", "reduce_min", "argmax"}
-# Smooth functions that are computed by way of a maximum.
-_SMOOTH = {"softplus", "logaddexp", "logaddexp2"}
+# Computed by way of a maximum, and smooth.
+_SMOOTH = {"softplus"}
 
 
 def find_kink(fn: Callable[[Any], Any], like: Any) -> str | None:

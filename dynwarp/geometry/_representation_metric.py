@@ -28,7 +28,7 @@ from dynwarp.dynamics._stepping import as_floating, is_field
 from dynwarp.errors import ArgumentError
 from dynwarp.geometry._adaptive import SolveOptions, solve
 from dynwarp.geometry._observation import Observation
-from dynwarp.geometry._schedule import Schedule, schedule_field, schedule_map
+from dynwarp.geometry._schedule import Schedule, initial, schedule_field, schedule_map
 from dynwarp.geometry._sensitivities import forward, reference, reverse
 from dynwarp.models import AbstractField, AbstractMap
 from dynwarp.models._cell import prepared
@@ -158,13 +158,13 @@ def representation_metric(
     of_field = is_field(model, _CALLER)
     thetas = as_floating(thetas)
     _check_points(manifold, thetas)
-    state0 = _check_initial(model, state0)
+    start: Any = _check_initial(model, state0)
     check_choice(method, "method", ("auto", *_KERNELS), caller=_CALLER)
     check_choice(keep, "keep", ("all", "metric"), caller=_CALLER)
     if batch_size is not None:
         batch_size = check_positive_integer(batch_size, "batch_size", caller=_CALLER)
     theta = jax.ShapeDtypeStruct(thetas.shape[-1:], thetas.dtype)
-    state = eqx.filter_eval_shape(state0, theta) if callable(state0) else state0
+    state = eqx.filter_eval_shape(initial, start, theta)
     check_state(model, state, name="state0(theta)" if callable(state0) else "state0", caller=_CALLER)
     observation = Observation(readout, weight)
     observed = _check_observation(observation, model, state)
@@ -204,7 +204,7 @@ def representation_metric(
         method = "adjoint" if thetas.shape[-1] > _ROW * kept * observed else "forward"
 
     points = thetas.reshape(-1, thetas.shape[-1])
-    found, result = _run(model, manifold, state0, points, plan, options, method, observation, keep == "all", batch_size)
+    found, result = _run(model, manifold, start, points, plan, options, method, observation, keep == "all", batch_size)
     found, result = jax.tree.map(lambda x: x.reshape(*thetas.shape[:-1], *x.shape[1:]), (found, result))
     tangents = None if found.tangents is None else jnp.swapaxes(found.tangents, -1, -2)
     log_scale = found.exponent * math.log(2.0)
@@ -224,9 +224,9 @@ def _run(model, manifold, state0, thetas, plan, options, method, observation, ke
         else:
             found = _KERNELS[method](model, manifold, state0, plan, observation, keep, theta)
             result = RESULTS.where(jnp.any(found.exponent > 0), RESULTS.diverged, RESULTS.successful)
-        finite = jnp.all(jnp.isfinite(found.metric))
-        failed = (result == RESULTS.successful) | (result == RESULTS.diverged)
-        return found, RESULTS.where(finite | ~failed, result, RESULTS.non_finite)
+        # What ended a solve early explains the infinities that it leaves.
+        whole = jnp.all(found.finite) | ~((result == RESULTS.successful) | (result == RESULTS.diverged))
+        return found, RESULTS.where(whole, result, RESULTS.non_finite)
 
     if batch_size is None:
         return jax.vmap(one)(thetas)

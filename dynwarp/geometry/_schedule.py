@@ -82,6 +82,11 @@ def drives(manifold: Any, theta: Any, schedule: Schedule) -> Any:
     return jax.vmap(jax.vmap(lambda t: manifold(theta, t)))(nodes)
 
 
+def initial(state0: Any, theta: Any) -> Any:
+    """The initial state at one point."""
+    return state0(theta) if callable(state0) else state0
+
+
 class Step(eqx.Module):
     """One step of a model, (state, drive, clock) -> state: a map's own, or a Runge-Kutta step of a field."""
 

@@ -11,23 +11,31 @@ import numpy as np
 
 from dynwarp._simulate._scan import match_dtype
 from dynwarp.geometry._observation import Observation
-from dynwarp.geometry._schedule import Schedule, Step, drives
+from dynwarp.geometry._schedule import Schedule, Step, drives, initial
 
 
 class Sensitivities(eqx.Module):
     """Of one point, K states kept: the metric `(K, m, m)`, the states `(K, n)` and the tangents of what is seen of them
-    `(K, m, o)` (None where they are not kept), both tangents in units of exp2(`exponent`), `(K,)`."""
+    `(K, m, o)` (None where they are not kept), tangents in units of exp2(`exponent`), `(K,)`; and whether all is
+    finite, `(K,)`."""
 
     metric: jax.Array
     states: Any
     tangents: Any
     exponent: jax.Array
+    finite: jax.Array
+
+
+def assemble(observation: Observation, states, seen, exponent, keep: bool) -> Sensitivities:
+    """Of states `(..., n)` and tangents of what is seen of them `(..., m, o)`, what is kept."""
+    metric = observation.metric(seen)
+    finite = jnp.all(jnp.isfinite(states), -1) & jnp.all(jnp.isfinite(metric), (-1, -2))
+    return Sensitivities(metric, states if keep else None, seen if keep else None, exponent, finite)
 
 
 def initial_state(model, state0, theta, drive, clock) -> jax.Array:
     """The state at the first step in the dtype that the scan carries."""
-    state = state0(theta) if callable(state0) else state0
-    return match_dtype(lambda z: Step(model)(z, drive, clock), state, model)
+    return match_dtype(lambda z: Step(model)(z, drive, clock), initial(state0, theta), model)
 
 
 def _start(model, manifold, state0, schedule, theta):
@@ -70,8 +78,7 @@ def forward(model, manifold, state0, schedule: Schedule, observation: Observatio
 
     def see(carry):
         state, tangents, exponent = carry
-        seen = observation.push(state, tangents)
-        return Sensitivities(observation.metric(seen), state if keep else None, seen if keep else None, exponent)
+        return assemble(observation, state, observation.push(state, tangents), exponent, keep)
 
     def outer(carry, xs):
         if schedule.shape[1] == 1:
@@ -118,7 +125,8 @@ def reverse(model, manifold, state0, schedule: Schedule, observation: Observatio
         states = jnp.concatenate([state[None], states])
         at_first = jax.jacrev(lambda theta: observation(_start(model, manifold, state0, schedule, theta)[1]))(theta)
         gradient = jnp.concatenate([at_first[None], gradient])
-    return _seen(observation, states, jnp.swapaxes(gradient, 1, 2), keep)
+    seen = jnp.swapaxes(gradient, 1, 2).astype(states.dtype)
+    return assemble(observation, states, seen, jnp.zeros(len(states), states.dtype), keep)
 
 
 def reference(
@@ -134,11 +142,5 @@ def reference(
         return jax.vmap(observation)(states), states
 
     gradient, states = jax.jacfwd(simulate, has_aux=True)(theta)
-    return _seen(observation, states, jnp.swapaxes(gradient, 1, 2), keep)
-
-
-def _seen(observation, states, tangents, keep):
-    tangents = tangents.astype(states.dtype)
-    exponent = jnp.zeros(len(states), states.dtype)
-    metric = observation.metric(tangents)
-    return Sensitivities(metric, states if keep else None, tangents if keep else None, exponent)
+    seen = jnp.swapaxes(gradient, 1, 2).astype(states.dtype)
+    return assemble(observation, states, seen, jnp.zeros(len(states), states.dtype), keep)

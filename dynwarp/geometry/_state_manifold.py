@@ -20,6 +20,7 @@ from dynwarp.errors import ArgumentError, ModelError
 from dynwarp.geometry._adaptive import Signal
 from dynwarp.geometry._immersion import Immersion
 from dynwarp.geometry._kinks import find_kink
+from dynwarp.geometry._schedule import initial
 from dynwarp.models import AbstractField, AbstractMap
 from dynwarp.tasks import InputManifold
 
@@ -117,8 +118,7 @@ class _MapStates(eqx.Module):
     steps: int = eqx.field(static=True)
 
     def __call__(self, theta):
-        state0 = self.state0(theta) if callable(self.state0) else self.state0
-        state = simulate(self.model, state0, self.manifold(theta)[: self.steps], last_only=True)
+        state = simulate(self.model, initial(self.state0, theta), self.manifold(theta)[: self.steps], last_only=True)
         return state if self.readout is None else self.readout(state)
 
 
@@ -134,10 +134,9 @@ class _FieldStates(eqx.Module):
     breakpoints: Any
 
     def __call__(self, theta):
-        state0 = self.state0(theta) if callable(self.state0) else self.state0
         state = simulate(
             self.model,
-            state0,
+            initial(self.state0, theta),
             Signal(self.manifold, theta),
             ts=np.asarray(self.times),
             dt=self.dt,
