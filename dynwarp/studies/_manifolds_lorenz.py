@@ -40,7 +40,7 @@ class ArcLength(AbstractField):
 def ode_manifolds(recording: networks.Recording, *, length: float, dt: float = 0.01):
     """Points of W^s, `(starts, T, 3)`, and W^u, `(2, T, 3)`, of the origin of Lorenz's equation, standardised."""
     field, scale = Lorenz63(), recording.scale
-    values, vectors = np.linalg.eig(np.asarray(jax.jacfwd(lambda z: field(0.0, z))(jnp.zeros(3))))
+    values, vectors = np.linalg.eig(np.asarray(jax.jacfwd(lambda z: field(jnp.zeros(()), z))(jnp.zeros(3))))
     fast, slow, unstable = (vectors[:, i].real / scale for i in np.argsort(values.real))
     # Backwards the fast direction outgrows the slow one by e^{20 t}: offsets from the slow one over many decades.
     offsets = np.geomspace(1e-14, 1e-2, 25)

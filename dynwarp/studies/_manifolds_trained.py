@@ -75,8 +75,9 @@ def duffing(config) -> Part:
         Claim(
             "W^s of the saddle is the basin boundary of the network",
             "by eye",
-            f"parity {parity.agreement:.4f} of {config.pairs // 4} pairs, {int((parity.crossings % 2 == 1).sum())} of them "
-            f"in different basins; unexplained share of the boundary {parity.unexplained:.3f}",
+            f"parity {parity.agreement:.4f} of {config.pairs // 4} pairs, "
+            f"{int((parity.crossings % 2 == 1).sum())} of them in different basins; "
+            f"unexplained share of the boundary {parity.unexplained:.3f}",
             judge(parity.agreement == 1.0),
         ),
     )
@@ -263,6 +264,7 @@ def electrocardiogram(config) -> Part:
 def separating(config, trained: networks.Trained, attractors, *, steps: int = 120):
     """W^s of a saddle in many dimensions, one preimage of the local one: its quality, itself, and a test by pairs."""
     f, saddle = trained.map, trained.saddle
+    assert saddle is not None
     m = f.state_size
     manifold = piecewise.trace_manifold(f, saddle, iterations=1)
     box = (np.asarray(saddle.points)[0] - _BOX, np.asarray(saddle.points)[0] + _BOX)
