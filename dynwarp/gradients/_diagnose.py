@@ -190,6 +190,9 @@ def _diagnose(
     smallest = jnp.sqrt(jnp.min(jnp.stack([s for s in jax.tree.leaves(squares)])))
     log_sigma = jnp.log(sigma_max)
     steepest, spread = jnp.max(log_sigma), 0.0 if len(looked_at) == steps else jnp.std(log_sigma)
+    # What does not decay lasts for ever; what is gone altogether, not at all.
+    tau = jnp.where(regime.rate[0] > 0, regime.time_constant, jnp.inf)
+    tau = jnp.where(decay.result == RESULTS.vanished, 0, tau)
     # Where no tail was found nothing is known of the window.
     reach = jnp.where(jnp.isnan(alpha), jnp.nan, window.window.astype(dtype))
     total, total_error, whole_way = rates[0] * steps, rate_errors[0] * steps, math.log(tolerance)
@@ -223,8 +226,8 @@ def _diagnose(
             "Most units sit where their slope is below 0.06.",
         ),
         _below(
-            "memory is short", "tau < T / 10", regime.time_constant, steps / 10,
-            regime.rate_error[0] * regime.time_constant**2,
+            "memory is short", "tau < T / 10", tau, steps / 10,
+            jnp.where(tau > 0, regime.rate_error[0] * tau**2, 0),
             "By the exponential law of its envelope a perturbation is gone after a tenth of the sequence.",
         ),
         _below(

@@ -133,14 +133,18 @@ class Diagnosis(eqx.Module):
         lines += [f"| {name} | {float(value):.4g} | {float(error):.2g} |" for name, value, error in rows]
         law = ("exp(-l / tau), 1 / tau", "l^-beta, beta", "1 / log(1 + l), fixed rate")[best]
         rate, error = float(regime.rate[best]), float(regime.rate_error[best])
-        lines += [
-            "",
-            f"The envelope decays by the {regime.names[best]} law ({law} = {rate:.4g}, standard error {error:.2g}), "
-            f"with weight {float(regime.weights[best]):.2f} among the three.",
+        if bool(self.envelope.result == RESULTS.vanished):
+            decay = "At the largest lag nothing is left of a perturbation."
+        else:
+            decay = (
+                f"The envelope decays by the {regime.names[best]} law, {law} = {rate:.4g} (error {error:.2g}); "
+                f"its weight among the three is {float(regime.weights[best]):.2f}."
+            )
+        reach = (
             f"{float(self.n_samples):.4g} samples see {int(window.window)} steps back (between "
             f"{int(window.interval[0])} and {int(window.interval[1])})"
-            + (", the largest lag that was measured." if bool(window.censored) else "."),
-        ]
+        )
+        lines += ["", decay, reach + (", the largest lag that was measured." if bool(window.censored) else ".")]
         return "\n".join(lines) + "\n"
 
 

@@ -129,7 +129,7 @@ def _smoothness(loss, parameters, arguments, key, radius, samples, iterations):
 
     indices = jnp.arange(samples, dtype=jnp.int32)
     values, norms, curvatures, errors = jax.lax.map(one, (indices, jax.random.split(key, samples)))
-    finite = jnp.all(jnp.isfinite(norms) & jnp.isfinite(curvatures))
+    finite = jnp.all(jnp.isfinite(values) & jnp.isfinite(norms) & jnp.isfinite(curvatures))
     result = RESULTS.where(finite, RESULTS.successful, RESULTS.non_finite)
     return Smoothness(jnp.max(norms), jnp.max(curvatures), values, norms, curvatures, errors, result)
 

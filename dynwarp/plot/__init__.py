@@ -1,5 +1,7 @@
 """Looking at it: matplotlib figures, `ax=` in, artists out. Needs the extra `plot`."""
 
+from dynwarp.plot._diagnosis import diagnosis as diagnosis
+from dynwarp.plot._diagnosis import orbit_diagram as orbit_diagram
 from dynwarp.plot._dynamics import eigenvalues as eigenvalues
 from dynwarp.plot._dynamics import fixed_points as fixed_points
 from dynwarp.plot._dynamics import lyapunov_spectrum as lyapunov_spectrum

@@ -115,7 +115,9 @@ def _clip(threshold, non_finite, where, decay, caller) -> optax.GradientTransfor
 
     def init(params):
         leaves = jax.tree.leaves(params)
-        dtype = jnp.finfo(jnp.result_type(*(x.dtype for x in leaves))).dtype if leaves else jnp.zeros(()).dtype
+        # The widest there is; parameters of several precisions are allowed.
+        real = [jnp.finfo(x.dtype).dtype for x in leaves] or [jnp.zeros(()).dtype]
+        dtype = max(real, key=lambda d: d.itemsize)
         count, zero = jnp.zeros((), jnp.int32), jnp.zeros((), dtype)
         return ClipState(count, count, count, zero, zero)
 
