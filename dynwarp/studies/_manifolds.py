@@ -49,7 +49,7 @@ class ManifoldsConfig:
     decision_steps: int = 6_000
     lorenz_steps: int = 6_000
     neuron_steps: int = 12_000
-    heart_steps: int = 3_000
+    heart_steps: int = 4_000
     duffing_iterations: int = 60
     lorenz_iterations: int = 8
     saturation_steps: int = 100_000

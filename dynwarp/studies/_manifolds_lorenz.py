@@ -16,7 +16,8 @@ from dynwarp.studies._manifolds_trained import not_reached
 from dynwarp.studies._study import Claim, Part, StudyFigure, new_figure
 from dynwarp.systems import Lorenz63
 
-_BOX = 2.5
+# In standard deviations; the origin lies at -2.8 on the third axis.
+_BOX = 3.2
 
 
 class ArcLength(AbstractField):

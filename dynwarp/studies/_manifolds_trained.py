@@ -20,7 +20,7 @@ _BOX = 3.0
 # Stable cycles of this many steps are looked for along the end of an orbit.
 _MAX_PERIOD = 200
 # Of basins by simulation: the distance at which points of an orbit catch, and the most steps.
-_TOLERANCE, _STEPS = 0.1, 2_000
+_TOLERANCE, _STEPS = 0.25, 2_000
 
 
 def not_reached(trained: networks.Trained, what: str) -> str:
@@ -234,8 +234,8 @@ def electrocardiogram(config) -> Part:
         return found[0] if found else None
 
     trained = networks.train(
-        networks.almost_linear(20, 6), recording, saddles, seed=config.seed, steps=config.heart_steps,
-        tries=config.tries, sequence_length=50, interval=10, noise=0.01,
+        networks.almost_linear(20, 5), recording, saddles, seed=config.seed + 1, steps=config.heart_steps,
+        tries=config.tries, sequence_length=100, interval=25, noise=0.02,
     )  # fmt: skip
     f = trained.map
     start = trained.reconstruction.encode(jnp.asarray(recording.values[0][0]))
@@ -255,7 +255,7 @@ def electrocardiogram(config) -> Part:
     verdict = "holds" if chaotic else "not reached"
     values = {"homoclinic_points": count, "lyapunov": largest, "bounded": bounded, "loss": trained.loss}
     text = (
-        f"An AL-RNN (M = 20, P = 6) on {series.source}, {recording.values[0].shape[1]} channels. The verdict is on the "
+        f"An AL-RNN (M = 20, P = 5) on {series.source}, {recording.values[0].shape[1]} channels. The verdict is on the "
         "network, not on the heart: chaos of the map in its whole state space, which need not be on its attractor."
     )
     return Part(title, text, (Claim(claim, published, ours, verdict),), values)
@@ -270,7 +270,10 @@ def separating(config, trained: networks.Trained, attractors, *, steps: int = 12
     box = (np.asarray(saddle.points)[0] - _BOX, np.asarray(saddle.points)[0] + _BOX)
     found = quality(f, manifold, config, box, n=max(50, config.samples // 4))
     found |= {"dimension": manifold.dimension, "loss": trained.loss}
-    two = pairs(config.seed, config.pairs // 8, np.full(m, -_BOX / 2), np.full(m, _BOX / 2))
+    draw = np.random.default_rng(config.seed)
+    rows = np.concatenate(trained.recording.values)
+    rows = rows[draw.integers(len(rows), size=2 * (config.pairs // 8))]
+    two = jax.vmap(trained.reconstruction.encode)(jnp.asarray(rows)).reshape(-1, 2, m)
     parity = piecewise.basin_parity(
         f, saddle, two, attractors, iterations=steps, tolerance=_TOLERANCE, steps=_STEPS, max_pieces=200_000
     )
@@ -294,7 +297,7 @@ def spiking(trained: networks.Trained) -> list[Any]:
             itinerary = jax.vmap(form.pattern)(jnp.asarray(orbit[-1 - period : -1]))
             cycle = piecewise.cycle_at(form, itinerary)
             return [cycle] if cycle.kind == "stable" else []
-    return [orbit[-300:]]
+    return [orbit[-500:]]
 
 
 def distance_to_boundary(f, saddle, points, config) -> float:
@@ -372,8 +375,14 @@ def boundary_claim(claim, parity, config) -> Claim:
     return Claim(
         claim,
         "by eye",
-        f"parity of crossings agrees with simulation in {parity.agreement:.4f} of {config.pairs // 8} pairs in the "
-        f"state space, {crossed} of them with odd crossings, {parity.undecided} undecided; of boundary points found by "
-        f"bisection {parity.unexplained:.3f} are not on it",
-        "holds" if parity.agreement >= 0.99 else "holds in part" if parity.agreement >= 0.9 else "fails",
+        f"parity of crossings agrees with simulation in {parity.agreement:.4f} of {config.pairs // 8} pairs of "
+        f"recorded states, {crossed} of them with odd crossings, {parity.undecided} undecided; of boundary points "
+        f"found by bisection {parity.unexplained:.3f} are not on it",
+        "not reached"
+        if parity.undecided > len(parity.crossings) // 2
+        else "holds"
+        if parity.agreement >= 0.99
+        else "holds in part"
+        if parity.agreement >= 0.9
+        else "fails",
     )
