@@ -132,7 +132,7 @@ def attractor(models, train, test, experiment: Experiment) -> dict[str, list[flo
     return out
 
 
-def references(test: np.ndarray) -> dict[str, list[float]]:
+def references(test: np.ndarray) -> dict[str, list[float | None]]:
     """What the halves of the test data, and noise, reach."""
     reference = jnp.asarray(test)
     pairs = (("D_stsp", metrics.state_space_divergence), ("D_H", metrics.power_spectrum_distance))
@@ -140,7 +140,7 @@ def references(test: np.ndarray) -> dict[str, list[float]]:
         name: [float(metrics.split_half(m, reference)), float(metrics.chance_level(m, reference))] for name, m in pairs
     }
     floor = float(metrics.persistence_error(reference[:2000], HORIZON))
-    return found | {f"PE({HORIZON})": [float("nan"), floor]}
+    return found | {f"PE({HORIZON})": [None, floor]}
 
 
 def wells(models, train, test, experiment: Experiment) -> dict[str, list[float]]:
@@ -290,9 +290,9 @@ def table(results: dict[str, Any]) -> str:
             values = np.array(values, float)
             median = np.median(values)
             spread = np.median(np.abs(values - median))
-            low, high = r["references"].get(name, [float("nan")] * 2)
+            low, high = r["references"].get(name, [None, None])
             each = ", ".join(f"{v:.3g}" for v in values)
-            show = [f"{x:.3g}" if np.isfinite(x) else "" for x in (low, high)]
+            show = ["" if x is None else f"{x:.3g}" for x in (low, high)]
             lines.append(f"| {name} | {median:.3g} +- {spread:.2g} | {show[0]} | {show[1]} | {each} |")
         lines += [""] + [
             f"{label}: {r[key]}." for label, key in (("Asked for", "target"), ("Published", "published")) if r[key]
