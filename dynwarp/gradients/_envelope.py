@@ -221,7 +221,8 @@ def _units(model) -> int:
 
 
 @functools.lru_cache
-def _tangents(units: int, probes: int | None) -> np.ndarray:
+def random_tangents(units: int, probes: int | None) -> np.ndarray:
+    """The tangents of a window, entries +1 and -1, `(probes, units)`; the axes for None."""
     if probes is None:
         return np.eye(units)
     return np.random.default_rng(0).choice([-1.0, 1.0], (probes, units))
@@ -232,7 +233,7 @@ def _exact(model, state0, inputs, lags, rates, steps, probes):
     model = prepared(model)
     states = simulate(model, state0, inputs, steps=steps, mode="scan")
     dtype, n = states.dtype, _units(model)
-    basis = jnp.asarray(_tangents(n, probes), dtype)
+    basis = jnp.asarray(random_tangents(n, probes), dtype)
     indices = jnp.arange(1, steps, dtype=jnp.int32)
     rows = (indices, states[:-1], None if inputs is None else inputs[1:])
     rows = (*rows, None if rates is None else rates[:-1].astype(dtype))

@@ -79,10 +79,10 @@ def learnability_window(
             raise ArgumentError(
                 f"{caller}: `envelope` must be an Envelope or a MatchedStatistic; got {type(envelope).__name__}."
             )
-    alpha, scale, threshold = _parameters(alpha, scale, threshold, envelope.log_values.dtype, caller)
+    alpha, noise = _parameters(alpha, scale, threshold, envelope.log_values.dtype, caller)
     check_positive(n_samples, "n_samples", caller=caller)
     samples = jnp.asarray(n_samples)
-    kappa, log_needed = _log_needed(envelope.log_values, alpha, scale, threshold)
+    kappa, log_needed = _log_needed(envelope.log_values, alpha, noise)
     lags = envelope.lags
     log_samples = jnp.log(samples.astype(log_needed.dtype))
 
@@ -94,25 +94,27 @@ def learnability_window(
         return jnp.max(jnp.where(enough, lags, 0), axis=-1)
 
     error = 2 * envelope.log_error
-    ends = [longest(_log_needed(envelope.log_values + sign * error, alpha, scale, threshold)[1]) for sign in (-1, 1)]
+    ends = [longest(_log_needed(envelope.log_values + sign * error, alpha, noise)[1]) for sign in (-1, 1)]
     window = longest(log_needed)
     return LearnabilityWindow(window, jnp.stack(ends), window == lags[-1], lags, jnp.exp(log_needed), kappa)
 
 
 def _parameters(alpha, scale, threshold, dtype, caller):
+    """alpha, and the scale that a signal must stand out of."""
     known = concrete(alpha)
     if known is not None and not (0 < known <= 2):
         raise ArgumentError(f"{caller}: `alpha` must lie in (0, 2]; got {alpha}.")
     check_positive(scale, "scale", caller=caller)
     check_positive(threshold, "threshold", caller=caller)
-    return tuple(jnp.asarray(x).astype(dtype) for x in (alpha, scale, threshold))
+    alpha, scale, threshold = (jnp.asarray(x).astype(dtype) for x in (alpha, scale, threshold))
+    return alpha, threshold * scale
 
 
-def _log_needed(log_values, alpha, scale, threshold):
+def _log_needed(log_values, alpha, noise):
     enough = alpha > 1
     kappa = jnp.where(enough, alpha / jnp.where(enough, alpha - 1, 1), jnp.inf)
     gone = ~(log_values > -jnp.inf)
-    gap = jnp.log(threshold * scale) - jnp.where(gone, 0, log_values)
+    gap = jnp.log(noise) - jnp.where(gone, 0, log_values)
     needed = jnp.where(enough, kappa, 1) * gap
     return kappa, jnp.where(enough & ~gone, needed, jnp.inf)
 
@@ -154,11 +156,11 @@ class RegimeFit(eqx.Module):
         [`learnability_window`][dynwarp.gradients.learnability_window]: (tau / kappa) log N and a constant; a power of
         N; exponential in a power of N."""
         caller = "RegimeFit.windows"
-        alpha, scale, threshold = _parameters(alpha, scale, threshold, self.rate.dtype, caller)
+        alpha, noise = _parameters(alpha, scale, threshold, self.rate.dtype, caller)
         check_positive(n_samples, "n_samples", caller=caller)
         log_samples = jnp.log(jnp.asarray(n_samples).astype(self.rate.dtype))[..., None]
         # f(H) = threshold scale N^(-1 / kappa).
-        level = self.log_amplitude - jnp.log(threshold * scale) + (1 - 1 / alpha) * log_samples
+        level = self.log_amplitude - jnp.log(noise) + (1 - 1 / alpha) * log_samples
         exponential = level[..., 0] / self.rate[0]
         power = jnp.exp(level[..., 1] / self.rate[1])
         logarithmic = jnp.expm1(jnp.exp(level[..., 2]))
