@@ -11,10 +11,12 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from dynwarp._checks import check_positive_integer, check_shape
+from dynwarp._results import RESULTS
 from dynwarp._typing import Scalar
 from dynwarp.dynamics._stepping import as_floating
 from dynwarp.errors import ArgumentError
 from dynwarp.geometry._frames import independence, invert_upper, solve_transposed
+from dynwarp.geometry._geodesics import Geodesic, connect, exponential, spline, transport
 
 
 class AbstractChart(eqx.Module):
@@ -50,6 +52,10 @@ class AbstractChart(eqx.Module):
     @abc.abstractmethod
     def _curvature(self, x):
         """R, and the Riemann tensor with all indices down."""
+
+    @abc.abstractmethod
+    def _bend(self, x, v, w):
+        """Gamma(v, w), (m,), unchecked."""
 
     def metric(self, x: Float[Array, " m"]) -> Float[Array, "m m"]:
         """G_ij, shape `(m, m)`."""
@@ -87,9 +93,62 @@ class AbstractChart(eqx.Module):
             )
         return _scalar_curvature(self, self._point(x, "gaussian_curvature")) / 2
 
-    def _point(self, x, caller):
+    def exp(self, x: Float[Array, " m"], v: Float[Array, " m"]) -> Float[Array, " m"]:
+        """The exponential map: the end of the geodesic of unit time that leaves x with the velocity v, `(m,)`.
+
+        Integrated by diffrax (Dopri8, rtol 1e-12; 1e-6 in float32). Coordinates are not wrapped into their periods. NaN
+        where the geodesic leaves the chart before, so that the metric degenerates.
+        """
+        return exponential(self, self._point(x, "exp"), self._point(v, "exp", "v"))
+
+    def connect(self, x: Float[Array, " m"], y: Float[Array, " m"], *, nodes: int = 24) -> Geodesic:
+        """The shortest geodesic found from x to y, as a curve, with a code and with the runner-up.
+
+        Newton's method on Legendre collocation, which converges faster than any power of `nodes`, from the straight
+        line in the chart: the nearer way around each period, and once more either way around. Where the code is
+        successful it is a geodesic to about 1e-10; that no shorter one exists is certain only within the injectivity
+        radius. Differentiable once in the points and the chart, by the implicit function theorem.
+        """
+        nodes = check_positive_integer(nodes, "nodes", minimum=4, caller=f"{type(self).__name__}.connect")
+        return connect(self, self._point(x, "connect"), self._point(y, "connect", "y"), nodes)
+
+    def log(self, x: Float[Array, " m"], y: Float[Array, " m"], *, nodes: int = 24) -> Float[Array, " m"]:
+        """The logarithm: the velocity at x of the shortest geodesic found that is at y at time 1, `(m,)`.
+
+        NaN where none was found; `connect` tells why.
+        """
+        found = self.connect(x, y, nodes=nodes)
+        return _where_found(found, found.velocity)
+
+    def distance(self, x: Float[Array, " m"], y: Float[Array, " m"], *, nodes: int = 24) -> Scalar:
+        """The length of the shortest geodesic found from x to y; NaN where none was. Pairs: `jax.vmap`."""
+        found = self.connect(x, y, nodes=nodes)
+        return _where_found(found, found.length)
+
+    def geodesic(self, x: Float[Array, " m"], y: Float[Array, " m"], n: int, *, nodes: int = 24) -> Float[Array, "n m"]:
+        """n points of it at equal distances, both ends among them, `(n, m)`; NaN where none was found."""
+        n = check_positive_integer(n, "n", minimum=2, caller=f"{type(self).__name__}.geodesic")
+        found = self.connect(x, y, nodes=nodes)
+        return _where_found(found, jax.vmap(found)(jnp.linspace(0, 1, n, dtype=found.start.dtype)))
+
+    def parallel_transport(self, curve: Any, v: Float[Array, " m"]) -> Float[Array, " m"]:
+        """The tangent v at the start of a curve carried parallel to its end, `(m,)`.
+
+        **Arguments:** `curve`, a function of s in [0, 1], such as a [`Geodesic`][dynwarp.geometry.Geodesic], or at
+        least 4 points `(n, m)` at equal steps of it, through which a cubic spline is laid (error n^-4); `v`, `(m,)`.
+        """
+        v = self._point(v, "parallel_transport", "v")
+        if not callable(curve):
+            curve = as_floating(curve)
+            check_shape(curve, "curve", ("n", self.dim), caller=f"{type(self).__name__}.parallel_transport")
+            if len(curve) < 4:
+                raise ArgumentError(f"parallel_transport: `curve` must hold at least 4 points; got {len(curve)}.")
+            curve = spline(curve)
+        return transport(self, curve, v)
+
+    def _point(self, x, caller, name="x"):
         x = as_floating(x)
-        check_shape(x, "x", (self.dim,), caller=f"{type(self).__name__}.{caller}")
+        check_shape(x, name, (self.dim,), caller=f"{type(self).__name__}.{caller}")
         return x
 
     def _check(self, factor, *values):
@@ -131,6 +190,10 @@ def _ricci(chart, x):
 def _scalar_curvature(chart, x):
     factor, riemann = chart._curvature(x)
     return chart._check(factor, total_curvature(factor, riemann))[0]
+
+
+def _where_found(geodesic, value):
+    return jnp.where(geodesic.result == RESULTS.successful, value, jnp.nan)
 
 
 def total_curvature(factor: Float[Array, "m m"], riemann: Float[Array, "m m m m"]) -> Scalar:

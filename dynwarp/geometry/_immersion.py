@@ -103,6 +103,12 @@ class Immersion(AbstractChart):
         factor, tangent, _ = self._split(x)
         return factor, solve_upper(factor, tangent)
 
+    def _bend(self, x, v, w):
+        # One second derivative along the two directions, whatever m; QR halves the digits that G^-1 would lose.
+        second = jax.jvp(lambda x: jax.jvp(self._embed, (x,), (v,))[1], (x,), (w,))[1]
+        frame, factor = orthonormal_frame(jax.jacfwd(self._embed)(x))
+        return solve_upper(factor, jnp.matmul(frame.T, second, precision="highest"))
+
     def _curvature(self, x):
         factor, _, normal = self._split(x)
         products = jnp.einsum("ikN,jlN->ijkl", normal, normal, precision="highest")

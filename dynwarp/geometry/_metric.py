@@ -69,6 +69,13 @@ class Metric(AbstractChart):
         lower = _lower_christoffel(jax.jacfwd(self._metric)(x))
         return factor, solve_upper(factor, solve_transposed(factor, lower))
 
+    def _bend(self, x, v, w):
+        metric = self._metric(x)
+        along_v, along_w = (jax.jvp(self._metric, (x,), (direction,))[1] for direction in (v, w))
+        of_both = jax.grad(lambda x: v @ self._metric(x) @ w)(x)
+        factor = upper_factor(metric)
+        return solve_upper(factor, solve_transposed(factor, (along_v @ w + along_w @ v - of_both) / 2))
+
     def _curvature(self, x):
         factor = self._factor(x)
         gradient, hessian = jax.jacfwd(self._metric)(x), jax.jacfwd(jax.jacfwd(self._metric))(x)
