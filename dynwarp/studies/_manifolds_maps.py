@@ -165,7 +165,7 @@ def chaos(config) -> Part:
     h1 = np.linspace(-1.1, -0.1, config.bifurcation_points)
     states, over = _over_h1(f, jnp.asarray(h1), config.bifurcation_steps)
     states, over = np.array(states), np.array(over)
-    lost = ~np.isfinite(states).all(axis=1)
+    lost = np.asarray(~np.isfinite(states).all(axis=1))
     over[lost] = np.nan
     near = np.abs(h1 + 0.7) <= 0.1
     first = over[:, 0]
