@@ -12,6 +12,12 @@ from dynwarp.studies._study import StudyFigure as StudyFigure
 from dynwarp.studies._study import StudyResult as StudyResult
 
 
+def _gradients(preset: str, folder: Path) -> StudyResult:
+    from dynwarp.studies._gradients import reproduce
+
+    return reproduce(preset, folder)
+
+
 def _learning(preset: str, folder: Path) -> StudyResult:
     from dynwarp.studies._learning import reproduce
 
@@ -25,6 +31,6 @@ def _manifolds(preset: str, folder: Path, **options: Any) -> StudyResult:
 
 
 # Name -> a function that imports the study and runs it: `run(preset, out) -> result`. A study module adds itself here.
-STUDIES: dict[str, Callable[..., Any]] = {"learning": _learning, "manifolds": _manifolds}
+STUDIES: dict[str, Callable[..., Any]] = {"gradients": _gradients, "learning": _learning, "manifolds": _manifolds}
 # The recordings that a study takes as `data={name: file}`, the first of them where a file is given without a name.
 RECORDINGS: dict[str, tuple[str, ...]] = {"manifolds": ("neuron", "electrocardiogram")}
