@@ -119,19 +119,19 @@ def _solve(chart, x, chord, grid):
 
     eps = jnp.finfo(chord.dtype).eps
     arrays, static = eqx.partition((chart, x, chord), eqx.is_array)
-    fixed = eqx.combine(jax.lax.stop_gradient(arrays), static)
+    frozen, x0, chord0 = eqx.combine(jax.lax.stop_gradient(arrays), static)
 
     def size(value):
         return jnp.max(jnp.abs(value))
 
     def scale(force):
-        return jnp.maximum(size(force), size(fixed[2]))
+        return jnp.maximum(size(force), size(chord0))
 
     def body(carry):
         force, value, count, _ = carry
-        step = newton(matrix(*fixed, force), value)
+        step = newton(matrix(frozen, x0, chord0, force), value)
         tried = force - jnp.asarray(_FRACTIONS, force.dtype)[:, None, None] * step
-        values = jax.vmap(lambda f: residual(*fixed, f))(tried)
+        values = jax.vmap(lambda f: residual(frozen, x0, chord0, f))(tried)
         sizes = jax.vmap(size)(values)
         best = jnp.argmin(jnp.where(jnp.isfinite(sizes), sizes, jnp.inf))
         better = sizes[best] < size(value)
@@ -144,12 +144,12 @@ def _solve(chart, x, chord, grid):
         return better & (count < _ITERATIONS) & (size(value) > 8 * eps * scale(force))
 
     first = jnp.zeros((n, m), chord.dtype)
-    start = (first, residual(*fixed, first), 0, jnp.asarray(True))
+    start = (first, residual(frozen, x0, chord0, first), 0, jnp.asarray(True))
     force, value, _, _ = jax.lax.while_loop(going, body, jax.lax.stop_gradient(start))
     converged = size(value) <= 1e5 * eps * scale(force)
     # One more step, with its matrix held: its derivative is that of the solution, by the implicit function theorem.
     force = jax.lax.stop_gradient(force)
-    correction = newton(matrix(*fixed, force), residual(chart, x, chord, force))
+    correction = newton(matrix(frozen, x0, chord0, force), residual(chart, x, chord, force))
     force = force - jnp.where(converged, correction, 0)
     points, velocities = path(x, chord, force)
     return force, converged, jax.vmap(lambda p, v: _speed(chart, p, v))(points, velocities)
