@@ -81,9 +81,12 @@ def learnability_window(
             )
     alpha, noise = _parameters(alpha, scale, threshold, envelope.log_values.dtype, caller)
     check_positive(n_samples, "n_samples", caller=caller)
-    samples = jnp.asarray(n_samples)
-    kappa, log_needed = _log_needed(envelope.log_values, alpha, noise)
-    lags = envelope.lags
+    return _window(envelope.lags, envelope.log_values, envelope.log_error, alpha, noise, jnp.asarray(n_samples))
+
+
+@eqx.filter_jit
+def _window(lags, log_values, log_error, alpha, noise, samples):
+    kappa, log_needed = _log_needed(log_values, alpha, noise)
     log_samples = jnp.log(samples.astype(log_needed.dtype))
 
     def longest(log_needed):
@@ -93,8 +96,8 @@ def learnability_window(
         enough = log_needed <= log_samples[..., None] + slack
         return jnp.max(jnp.where(enough, lags, 0), axis=-1)
 
-    error = 2 * envelope.log_error
-    ends = [longest(_log_needed(envelope.log_values + sign * error, alpha, noise)[1]) for sign in (-1, 1)]
+    error = 2 * log_error
+    ends = [longest(_log_needed(log_values + sign * error, alpha, noise)[1]) for sign in (-1, 1)]
     window = longest(log_needed)
     return LearnabilityWindow(window, jnp.stack(ends), window == lags[-1], lags, jnp.exp(log_needed), kappa)
 

@@ -69,14 +69,18 @@ def _brute_force(model, lag, rates=None):
 def test_exact_envelope_is_the_product_of_the_jacobians(name):
     model = CELLS[name]
     found = gr.envelope(model, INPUTS, LAGS)
-    rates = 1 + np.random.default_rng(0).random((T, N))
-    rated = gr.envelope(model, INPUTS, LAGS, rates=jnp.asarray(rates))
     for i, lag in enumerate(LAGS):
         mean, error = _brute_force(model, lag)
         assert found.values[i] == pytest.approx(mean, rel=1e-12)
         assert found.log_error[i] == pytest.approx(error / mean, rel=1e-9)
         assert found.windows[i] == (T - 1) // lag
-        assert rated.values[i] == pytest.approx(_brute_force(model, lag, rates)[0], rel=1e-12)
+
+
+def test_rates_of_an_optimiser_weigh_the_source():
+    rates = 1 + np.random.default_rng(0).random((T, N))
+    rated = gr.envelope(CELLS["leak"], INPUTS, LAGS, rates=jnp.asarray(rates))
+    expected = [_brute_force(CELLS["leak"], lag, rates)[0] for lag in LAGS]
+    np.testing.assert_allclose(rated.values, expected, rtol=1e-12)
 
 
 def _diagonal_expansion(name, lag):
@@ -121,9 +125,8 @@ def test_diagonal_envelope_is_the_first_order_expansion(name):
     assert bool(jnp.all(found.windows == T - np.asarray(LAGS)))
 
 
-@pytest.mark.parametrize("gate", ["constant", "shared"])
-def test_gates_of_the_other_kinds(gate):
-    model = dw.models.GatedLeak(D, N, gate=gate, leak=0.2, key=jax.random.key(5))
+def test_a_gate_that_is_shared():
+    model = dw.models.GatedLeak(D, N, gate="shared", leak=0.2, key=jax.random.key(5))
     _, jacobians = (np.asarray(x) for x in _jacobians(model, INPUTS))
     diagonal = np.abs(np.diagonal(jacobians, axis1=1, axis2=2))[1:]
     # At lag 1 the expansion is the diagonal of the Jacobian.
@@ -136,15 +139,13 @@ def test_without_recurrent_weights_expansion_and_truth_agree():
         model = CELLS[name]
         for field in zero:
             model = eqx.tree_at(lambda m: getattr(m, field), model, jnp.zeros_like(getattr(model, field)))  # noqa: B023
-        # One window each, the last: the same one.
-        tail = T - 1 - 8
-        states = dw.simulate(model, jnp.zeros(model.state_size), INPUTS)
-        after, state0 = INPUTS[tail:], states[tail - 1]
-        exact = gr.envelope(model, after, [8], state0=state0, probes=2)
-        diagonal = gr.envelope(model, after, [8], state0=state0, kind="diagonal")
+        # Of the longest lag there is one window, the same in both.
+        lags = [1, 3, T - 1]
+        exact = gr.envelope(model, INPUTS, lags, probes=2)
+        diagonal = gr.envelope(model, INPUTS, lags, kind="diagonal")
         # Random tangents are exact where the transport is diagonal.
-        np.testing.assert_allclose(exact.log_values, diagonal.log_values, atol=1e-13)
-        assert exact.log_error[0] == jnp.inf
+        np.testing.assert_allclose(exact.log_values[2], diagonal.log_values[2], atol=1e-13)
+        assert exact.log_error[2] == jnp.inf
 
 
 def test_probes_estimate_the_rows():
@@ -165,9 +166,9 @@ def test_envelopes_neither_overflow_nor_vanish_nor_fail_in_float32():
         np.testing.assert_allclose(found.log_values, np.log(2) + np.array([1, 300]) * np.log(factor), rtol=1e-5)
     single = jax.tree.map(lambda x: x.astype(jnp.float32), eqx.filter(CELLS["leak"], eqx.is_array))
     single = eqx.combine(single, CELLS["leak"])
-    for kind in ("exact", "diagonal"):
-        found = gr.envelope(single, INPUTS.astype(jnp.float32), LAGS, kind=kind)
-        np.testing.assert_allclose(found.values, gr.envelope(CELLS["leak"], INPUTS, LAGS, kind=kind).values, rtol=1e-5)
+    found = gr.envelope(single, INPUTS.astype(jnp.float32), LAGS, kind="diagonal")
+    expected = gr.envelope(CELLS["leak"], INPUTS, LAGS, kind="diagonal").values
+    np.testing.assert_allclose(found.values, expected, rtol=1e-5)
 
 
 def test_envelope_under_jit_and_its_derivative():
@@ -289,7 +290,7 @@ def test_tail_index_float32_and_bad_samples(stable):
     with pytest.raises(dw.errors.NonFiniteError):
         gr.tail_index(jnp.full(100, jnp.nan))
     with pytest.raises(dw.errors.ConvergenceError, match="most are the same"):
-        gr.tail_index(jnp.ones(100))
+        gr.tail_index(jnp.ones(20000), method="quantile")
     with pytest.raises(dw.errors.ArgumentError, match="method"):
         gr.tail_index(jnp.ones(100), method="hill")
 
