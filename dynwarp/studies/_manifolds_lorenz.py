@@ -117,8 +117,8 @@ def lorenz(config) -> Part:
             f"{growth:.2f} (equation 11.83); of points of the equation's W^s in the box, median distance "
             f"{np.median(gap):.3f} to the network's, of random points {np.median(chance):.3f}; of the network's W^u, "
             f"median {np.median(apart):.3f} to the equation's; all in standard deviations; "
-            f"the network's W^s is traced for {config.lorenz_iterations * recording.dt:.2f} units of time, the equation's "
-            "for longer",
+            f"the network's W^s is traced for {config.lorenz_iterations * recording.dt:.2f} units of time, the "
+            "equation's for longer",
             "new" if np.median(gap) < 0.5 * np.median(chance) else "fails",
         ),
         Claim(
