@@ -175,7 +175,12 @@ def _diagnose(
     psi = matched.samples[:, :, lags[-1] :].reshape(len(lags), -1)
     tails = jax.vmap(lambda x: tail_index(x, throw=False))(psi)
     alpha, alpha_error = jnp.mean(tails.alpha), jnp.mean(tails.standard_error)
-    window = learnability_window(matched, alpha=alpha, scale=tails.scale, n_samples=n_samples)
+    # The statistic of the shortest lag says how large signal and noise are, the envelope how the signal falls off from
+    # there: at long lags the mean of one sequence is noise, whose size is no signal.
+    scale = tails.scale[0] * jnp.exp(decay.log_values[0] - matched.log_values[0])
+    log_error = jnp.sqrt(decay.log_error**2 + matched.log_error[0] ** 2)
+    uncertain = eqx.tree_at(lambda e: e.log_error, decay, log_error)
+    window = learnability_window(uncertain, alpha=alpha, scale=scale, n_samples=n_samples)
 
     clip_rate = clip_error = jnp.full((), jnp.nan, dtype)
     if clip is not None:

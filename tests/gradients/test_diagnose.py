@@ -91,6 +91,11 @@ def test_numbers_of_linear_networks(diagnoses):
     assert shrinks.regime.names[int(shrinks.regime.best)] == "exponential"
     assert float(shrinks.regime.time_constant) == pytest.approx(1 / np.log(2))
 
+    # N(l) grows as (2^kappa)^l where half is left at every step.
+    kappa = float(shrinks.tail_alpha) / (float(shrinks.tail_alpha) - 1)
+    needed = np.diff(np.log(np.asarray(shrinks.window.sample_complexity)))
+    np.testing.assert_allclose(needed, kappa * np.log(2) * np.diff(lags), rtol=1e-6)
+
     def loss(model, readout):
         states = dw.simulate(model, jnp.zeros(3), INPUTS)
         return jnp.mean(jax.vmap(lambda z, x, y: 0.5 * jnp.sum((readout(z, x) - y) ** 2))(states, INPUTS, TARGETS))
@@ -124,9 +129,9 @@ def test_masks_hide_what_must_not_be_seen(diagnoses):
     assert float(found.saturation) == 0
     assert found.to_markdown().count("|") > 30
     # The same program: no output and no error, so no gradient at all.
-    dead = jax.tree.map(jnp.zeros_like, eqx.filter(readout, eqx.is_array))
+    dead = eqx.combine(jax.tree.map(jnp.zeros_like, eqx.filter(readout, eqx.is_array)), readout)
     with pytest.raises(dw.errors.ConvergenceError, match="diagnose"):
-        gr.diagnose(model, eqx.combine(dead, readout), inputs, jnp.zeros((T, 1), jnp.float32), mask=mask)
+        gr.diagnose(model, dead, inputs, jnp.zeros((T, 1), jnp.float32), mask=mask)
 
 
 def test_diagnosis_says_what_is_wrong(diagnoses):
