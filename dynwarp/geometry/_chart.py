@@ -16,7 +16,7 @@ from dynwarp._typing import Scalar
 from dynwarp.dynamics._stepping import as_floating
 from dynwarp.errors import ArgumentError
 from dynwarp.geometry._frames import independence, invert_upper, solve_transposed
-from dynwarp.geometry._geodesics import Geodesic, connect, exponential, spline, transport
+from dynwarp.geometry._geodesics import Geodesic, certain_length, connect, exponential, spline, transport
 
 
 class AbstractChart(eqx.Module):
@@ -101,34 +101,44 @@ class AbstractChart(eqx.Module):
         """
         return exponential(self, self._point(x, "exp"), self._point(v, "exp", "v"))
 
-    def connect(self, x: Float[Array, " m"], y: Float[Array, " m"], *, nodes: int = 24) -> Geodesic:
+    def connect(self, x: Float[Array, " m"], y: Float[Array, " m"], *, nodes: int = 32, turns: int = 1) -> Geodesic:
         """The shortest geodesic found from x to y, as a curve, with a code and with the runner-up.
 
         Newton's method on Legendre collocation, which converges faster than any power of `nodes`, from the straight
-        line in the chart: the nearer way around each period, and once more either way around. Where the code is
-        successful it is a geodesic to about 1e-10; that no shorter one exists is certain only within the injectivity
+        line in the chart: the nearer way around each period, and up to `turns` more either way around. Where the code
+        is successful it is a geodesic to about 1e-10; that no shorter one exists is certain only within the injectivity
         radius. Differentiable once in the points and the chart, by the implicit function theorem.
+
+        Cost: (2 turns + 1)^p systems of size `nodes` m, p being the number of periodic coordinates.
         """
         nodes = check_positive_integer(nodes, "nodes", minimum=4, caller=f"{type(self).__name__}.connect")
-        return connect(self, self._point(x, "connect"), self._point(y, "connect", "y"), nodes)
+        turns = check_positive_integer(turns, "turns", minimum=0, caller=f"{type(self).__name__}.connect")
+        return connect(self, self._point(x, "connect"), self._point(y, "connect", "y"), nodes, turns)
 
-    def log(self, x: Float[Array, " m"], y: Float[Array, " m"], *, nodes: int = 24) -> Float[Array, " m"]:
+    def log(
+        self, x: Float[Array, " m"], y: Float[Array, " m"], *, nodes: int = 32, turns: int = 1
+    ) -> Float[Array, " m"]:
         """The logarithm: the velocity at x of the shortest geodesic found that is at y at time 1, `(m,)`.
 
         NaN where none was found; `connect` tells why.
         """
-        found = self.connect(x, y, nodes=nodes)
+        found = self.connect(x, y, nodes=nodes, turns=turns)
         return _where_found(found, found.velocity)
 
-    def distance(self, x: Float[Array, " m"], y: Float[Array, " m"], *, nodes: int = 24) -> Scalar:
-        """The length of the shortest geodesic found from x to y; NaN where none was. Pairs: `jax.vmap`."""
-        found = self.connect(x, y, nodes=nodes)
-        return _where_found(found, found.length)
+    def distance(self, x: Float[Array, " m"], y: Float[Array, " m"], *, nodes: int = 32, turns: int = 1) -> Scalar:
+        """The length of the shortest geodesic found from x to y; NaN where none was. Pairs: `jax.vmap`.
 
-    def geodesic(self, x: Float[Array, " m"], y: Float[Array, " m"], n: int, *, nodes: int = 24) -> Float[Array, "n m"]:
+        Being least, lengths have the square of the error of the curve: they are given where the speed varies by less
+        than eps^0.4 (5e-7 in float64), with an error near 1e-13.
+        """
+        return certain_length(self.connect(x, y, nodes=nodes, turns=turns))
+
+    def geodesic(
+        self, x: Float[Array, " m"], y: Float[Array, " m"], n: int, *, nodes: int = 32, turns: int = 1
+    ) -> Float[Array, "n m"]:
         """n points of it at equal distances, both ends among them, `(n, m)`; NaN where none was found."""
         n = check_positive_integer(n, "n", minimum=2, caller=f"{type(self).__name__}.geodesic")
-        found = self.connect(x, y, nodes=nodes)
+        found = self.connect(x, y, nodes=nodes, turns=turns)
         return _where_found(found, jax.vmap(found)(jnp.linspace(0, 1, n, dtype=found.start.dtype)))
 
     def parallel_transport(self, curve: Any, v: Float[Array, " m"]) -> Float[Array, " m"]:

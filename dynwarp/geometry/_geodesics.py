@@ -18,6 +18,8 @@ from dynwarp._typing import Scalar
 from dynwarp.geometry._legendre import collocation, integrals
 
 _ITERATIONS = 25
+# The speed may vary by these powers of eps; of the length only the square of the variation is lost.
+_CURVE, _LENGTH = 0.6, 0.4
 # Lengths of a Newton step that are tried side by side.
 _FRACTIONS = np.array([1.0, 0.5, 0.2, 0.05])
 
@@ -31,17 +33,20 @@ class Geodesic(eqx.Module):
 
     - `start`, `velocity`: the point and the derivative in s at s = 0, `(m,)`; the velocity is the logarithm.
     - `length`: the length.
+    - `speed_spread`: how much the speed varies along it, relative to the length: the relative error of the curve, whose
+      square is about that of the length.
     - `runner_up`: the length of the shortest other geodesic found, which winds around a period in another way; infinite
       where there was none. Equal to `length` on the cut locus, where the shortest one is ambiguous.
     - `winding`: how often it winds around each period beyond the nearer way, `(m,)`.
     - `result`: `max_steps_reached` where Newton's iteration did not converge; `inaccurate` where the speed, which is
-      constant along a geodesic, is not, so that more `nodes` are needed.
+      constant along a geodesic, varies by more than eps^0.6 (4e-10 in float64), so that more `nodes` are needed.
     - `acceleration`: Legendre coefficients of the second derivative, `(nodes, m)`.
     """
 
     start: Float[Array, " m"]
     velocity: Float[Array, " m"]
     length: Scalar
+    speed_spread: Scalar
     runner_up: Scalar
     winding: Float[Array, " m"]
     result: RESULTS
@@ -55,7 +60,7 @@ class Geodesic(eqx.Module):
 
 
 @eqx.filter_jit
-def connect(chart, x, y, nodes: int) -> Geodesic:
+def connect(chart, x, y, nodes: int, turns: int) -> Geodesic:
     """The shortest of the geodesics from x to y that are found from straight lines in the chart, one for each way
     around each period."""
     dtype = jnp.result_type(x, y)
@@ -64,18 +69,20 @@ def connect(chart, x, y, nodes: int) -> Geodesic:
     periods = np.array([0.0 if p is None else p for p in chart.periods])
     step = y - x
     nearer = [d if p is None else d - p * jnp.round(d / p) for d, p in zip(step, chart.periods)]
-    windings = np.array(list(itertools.product(*[(0,) if p is None else (0, 1, -1) for p in chart.periods])))
+    # The nearer way first: of equals the first one is taken.
+    counts = sorted(range(-turns, turns + 1), key=abs)
+    windings = np.array(list(itertools.product(*[(0,) if p is None else counts for p in chart.periods])))
     chords = jnp.stack(nearer) + jnp.asarray(windings * periods, dtype)
 
     forces, converged, speeds = jax.vmap(lambda chord: _solve(chart, x, chord, grid))(chords)
     lengths = speeds @ grid.weights
     spread = (jnp.max(speeds, 1) - jnp.min(speeds, 1)) / lengths
     # Of one point to itself the speed is 0, and constant.
-    accurate = (spread <= jnp.finfo(dtype).eps ** 0.6) | (lengths == 0)
-    usable = converged & accurate
-    ranked = jnp.where(usable, lengths, jnp.inf)
+    spread = jnp.where(lengths == 0, 0, spread)
+    eps = jnp.finfo(dtype).eps
+    ranked = jnp.where(converged & (spread <= eps**_LENGTH), lengths, jnp.inf)
     best = jnp.argmin(ranked)
-    result = RESULTS.where(accurate[best], RESULTS.successful, RESULTS.inaccurate)
+    result = RESULTS.where(spread[best] <= eps**_CURVE, RESULTS.successful, RESULTS.inaccurate)
     result = RESULTS.where(converged[best], result, RESULTS.max_steps_reached)
     others = jnp.where(jnp.arange(len(chords)) == best, jnp.inf, ranked)
     force = forces[best]
@@ -83,11 +90,19 @@ def connect(chart, x, y, nodes: int) -> Geodesic:
         start=x,
         velocity=chords[best] + jnp.matmul(grid.start, force, precision="highest"),
         length=lengths[best],
+        speed_spread=spread[best],
         runner_up=jnp.min(others),
         winding=jnp.asarray(windings, dtype)[best],
         result=result,
         acceleration=jnp.matmul(grid.transform, force, precision="highest"),
     )
+
+
+def certain_length(found: Geodesic) -> jax.Array:
+    """The length where it is certain, NaN elsewhere."""
+    certain = found.speed_spread <= jnp.finfo(found.length.dtype).eps ** _LENGTH
+    certain = certain & (found.result != RESULTS.max_steps_reached)
+    return jnp.where(certain, found.length, jnp.nan)
 
 
 def _solve(chart, x, chord, grid):
