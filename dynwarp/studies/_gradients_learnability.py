@@ -11,6 +11,7 @@ import optax
 from dynwarp import gradients, plot
 from dynwarp._results import RESULTS
 from dynwarp._simulate import simulate
+from dynwarp.learning._descent import descend
 from dynwarp.models import GRU, LSTM, GatedLeak, Readout
 from dynwarp.studies._study import Claim, Part, StudyFigure, new_figure
 
@@ -228,8 +229,7 @@ def _train_delays(make, keys, n, T, lags, steps):
         def step(carry, key):
             trained, state = carry
             value, slope = jax.value_and_grad(loss)(trained, key)
-            update, state = optimizer.update(slope, state, trained)
-            return (optax.apply_updates(trained, update), state), value
+            return descend(optimizer, slope, state, trained), value
 
         start = (trained, optimizer.init(trained))
         (trained, _), losses = jax.lax.scan(step, start, jax.random.split(of_data, steps))

@@ -11,6 +11,7 @@ import optax
 from dynwarp import gradients, plot
 from dynwarp._simulate import simulate
 from dynwarp.dynamics import lyapunov_spectrum, mean_field_tanh
+from dynwarp.learning._descent import descend
 from dynwarp.models import EchoStateNetwork, Elman, GaussianInit, Readout
 from dynwarp.studies._study import Claim, Part, StudyFigure, new_figure
 
@@ -138,12 +139,10 @@ def _floss(config):
     n, T = 8, 60
     keys = jax.random.split(jax.random.key(config.seed + 33), 3)
     net = Elman(2, n, recurrent_init=GaussianInit(0.7), key=keys[0])
-    inputs, start = 0.3 * jax.random.normal(keys[1], (T, 2)), jnp.zeros(n)
+    inputs = 0.3 * jax.random.normal(keys[1], (T, 2))
 
-    @eqx.filter_jit
     def cost(net):
-        spectrum = lyapunov_spectrum(net, start, steps=T, k=4, inputs=inputs, renormalise=1, throw=False)
-        return jnp.sum(spectrum.exponents**2)
+        return gradients.flossing_loss(net, inputs, k=4)
 
     slope = eqx.filter_jit(eqx.filter_value_and_grad(cost))
     value, gradient = slope(net)
@@ -159,8 +158,7 @@ def _floss(config):
     state = optimizer.init(eqx.filter(trained, eqx.is_inexact_array))
     for _ in range(config.floss_steps):
         _, gradient = slope(trained)
-        update, state = optimizer.update(gradient, state)
-        trained = eqx.apply_updates(trained, update)
+        trained, state = descend(optimizer, gradient, state, trained)
     readout = Readout(n, 1, key=keys[2])
     profiles = [
         gradients.gradient_profile(m, readout, inputs, jnp.ones((T, 1)), mask=jnp.arange(T) == T - 1, lags=40)

@@ -12,6 +12,7 @@ import optax
 
 from dynwarp import plot
 from dynwarp._simulate import simulate
+from dynwarp.learning._descent import descend
 from dynwarp.models import GRU, LRU, LSTM, Elman, GaussianInit, IndRNN, OrthogonalRNN, Readout
 from dynwarp.studies._study import Claim, Part, StudyFigure, new_figure
 from dynwarp.tasks import Adding, Copy, TemporalOrder
@@ -208,8 +209,7 @@ def _advance(trained, state, rest, optimizer, data, kinds, channels):
         def step(carry, batch):
             trained, state = carry
             value, slope = jax.value_and_grad(loss)(trained, *batch, classes, there)
-            update, state = optimizer.update(slope, state, trained)
-            return (optax.apply_updates(trained, update), state), value
+            return descend(optimizer, slope, state, trained), value
 
         (trained, state), values = jax.lax.scan(step, (trained, state), data)
         return trained, state, values
