@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from collections.abc import Callable
 from typing import Any, Literal
@@ -13,22 +12,21 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from dynwarp._checks import check_positive, check_positive_integer, check_shape
+from dynwarp._checks import check_positive, check_positive_integer
 from dynwarp._results import RESULTS, raise_failed
-from dynwarp.errors import ArgumentError
+from dynwarp.errors import ArgumentError, ShapeError
 from dynwarp.io import Series
 from dynwarp.models import AbstractMap
+from dynwarp.tasks import AbstractTask
 from dynwarp.training._checkpoint import Checkpoint, digest
 from dynwarp.training._fit_result import FitResult
-from dynwarp.training._forcing import AbstractForcing, SparseTeacherForcing
-from dynwarp.training._loop import MAX_FAILURES, LoopState, Plan, first_state, mean_loss, run_lanes, run_steps
-from dynwarp.training._loss import AbstractLoss, Loss, mean_squared_error
-from dynwarp.training._objective import Objective
-from dynwarp.training._penalties import AbstractPenalty, as_penalties
+from dynwarp.training._forcing import AbstractForcing
+from dynwarp.training._loop import MAX_FAILURES, Plan, first_state, run_lanes, run_steps
+from dynwarp.training._loss import Loss
+from dynwarp.training._problem import name_of, recordings, trials
 from dynwarp.training._progress import Report, progress_report
-from dynwarp.training._reconstruction import Reconstruction, floating_dtype
+from dynwarp.training._reconstruction import Reconstruction
 from dynwarp.training._run import Run
-from dynwarp.training._windows import Windows, as_arrays, check_moving, make_windows
 
 
 def fit(
@@ -45,6 +43,7 @@ def fit(
     inputs: Any = None,
     observed: Any = None,
     readout: Any = None,
+    state0: Any = None,
     sequence_length: int = 100,
     batch_size: int = 16,
     noise: float = 0.0,
@@ -52,22 +51,27 @@ def fit(
     validation: Any = None,
     validate_every: int = 500,
     patience: int | None = None,
+    goal: float | None = None,
     restart: float | None = None,
     directory: Any = None,
     resume: bool = False,
     progress: bool | Report = False,
     throw: bool = True,
 ) -> FitResult:
-    """Trains a map to reproduce recordings.
+    """Trains a map to reproduce recordings, or to do a task.
 
     Each step draws windows at random, starts the model at the first observation of each and lowers the mean `loss` of
-    the observations that follow. Host function; one compiled program per shape, whatever the number of steps.
+    the observations that follow. Or it draws fresh trials of a task, starts from `state0` and lowers the task's loss of
+    what the readout says. Host function; one compiled program per shape, whatever the number of steps.
 
     **Arguments:**
 
     - `model`: a map with M states, or a [`Reconstruction`][dynwarp.training.Reconstruction] to train further. It is
       trained in the precision of its parameters.
-    - `data`: a recording, shape `(T, N)`, an [`io.Series`][dynwarp.io.Series], or a list of them.
+    - `data`: a recording, shape `(T, N)`, an [`io.Series`][dynwarp.io.Series], or a list of them; or an
+      [`AbstractTask`][dynwarp.tasks.AbstractTask], which has N outputs. The trials of step i are
+      `task.batch(fold_in(key, i), batch_size)`; `loss`, `forcing`, `inputs`, `observed`, `noise` and `sequence_length`
+      are for recordings.
     - `steps`: how many gradient steps.
     - `key`: of everything random; step i uses `fold_in(key, i)`.
     - `loss`: `loss(prediction (N,), target (N,)) -> scalar`, the mean squared error if None; or a loss of the batch
@@ -88,16 +92,19 @@ def fit(
       data, False where nothing was observed. What is missing counts in no loss and forces nothing; windows begin in
       rows without gaps. The loss is the mean over what was observed, if it vanishes between equals.
     - `readout`: what is observed of a state, `readout(state, input)`; None: the first N coordinates.
+    - `state0`: of a task, `(M,)`: where every trial starts; None: zeros.
     - `sequence_length`: steps in a window. Of several recordings those that are shorter count as not observed beyond
       their end.
-    - `batch_size`: windows in a step.
+    - `batch_size`: windows, or trials, in a step.
     - `noise`: standard deviation of Gaussian noise on the observations that the model is shown, not on the targets.
     - `clip`: of the global norm of the gradient; None for none.
-    - `validation`: what the best model is chosen by: recordings as `data`, on which the loss is taken, or a function
+    - `validation`: what the best model is chosen by: recordings as `data`, on which the loss is taken, for a task fixed
+      trials, `task.batch(key, n)`; or a function
       `f(reconstruction) -> scalar`, the lower the better, such as
       [`ReconstructionScore`][dynwarp.training.ReconstructionScore]. None: the last model is the best.
     - `validate_every`: steps between validations, and between checkpoints.
     - `patience`: validations without a better score after which the training stops; None: never.
+    - `goal`: a score at which the training stops; None: none.
     - `restart`: after 20 steps in a row without a finite gradient and update, go back to the last good state (one a
       hundred steps is kept) with a fresh optimizer and this many times the step, 0.5 for instance, at most 10 times.
       None ends the training there.
@@ -131,9 +138,9 @@ def fit(
     """
     options: dict[str, Any] = dict(
         steps=steps, loss=loss, optimizer=optimizer, rule=rule, forcing=forcing, penalty=penalty, inputs=inputs,
-        observed=observed, sequence_length=sequence_length, batch_size=batch_size, noise=noise, clip=clip,
-        validation=validation, validate_every=validate_every, patience=patience, restart=restart, directory=directory,
-        resume=resume, progress=progress,
+        observed=observed, state0=state0, sequence_length=sequence_length, batch_size=batch_size, noise=noise,
+        clip=clip, validation=validation, validate_every=validate_every, patience=patience, goal=goal, restart=restart,
+        directory=directory, resume=resume, progress=progress,
     )  # fmt: skip
     start = functools.partial(_as_reconstruction, model, data, readout=readout, key=_start_key(key))
     fitted = _train(start, data, keys=key, lanes=(), **options)
@@ -160,8 +167,8 @@ def fit_seeds(
 
     - `make`: from a key to a map or a [`Reconstruction`][dynwarp.training.Reconstruction], the same but for the numbers
       in its arrays.
-    - `data`, and all `options`: as of [`fit`][dynwarp.training.fit]. `patience` ends the training where it has run out
-      for every seed.
+    - `data`, and all `options`: as of [`fit`][dynwarp.training.fit]. `patience` and `goal` end the training where they
+      do for every seed.
     - `keys`: one a seed, such as `jax.random.split(jax.random.key(0), 5)`.
     - `readout`: from a key to a readout, or None; drawn with `fold_in(first, 1)`.
     - `throw`: raise if every seed fails.
@@ -224,8 +231,8 @@ _REMEDY = "Lower the learning rate or `clip`, or force more often."
 def _train(
     start: Callable[[int], Reconstruction], data, *, keys, lanes: tuple[int, ...], steps, loss=None, optimizer=None,
     rule=None, forcing="auto", penalty=None, inputs=None, observed=None, sequence_length=100, batch_size=16, noise=0.0,
-    clip=10.0, validation=None, validate_every=500, patience=None, restart=None, directory=None, resume=False,
-    progress=False,
+    clip=10.0, validation=None, validate_every=500, patience=None, goal=None, restart=None, directory=None,
+    resume=False, progress=False, state0=None,
 ) -> FitResult:  # fmt: skip
     """The training of one model, or of a batch of them where `lanes` is (S,)."""
     caller = "fit"
@@ -243,51 +250,53 @@ def _train(
         patience = check_positive_integer(patience, "patience", caller=caller)
         if validation is None:
             raise ArgumentError("fit: `patience` counts validations; give `validation`.")
+    if goal is not None:
+        if not (isinstance(goal, int | float) and np.isfinite(goal)):
+            raise ArgumentError(f"fit: `goal` must be None or a finite number; got {goal!r}.")
+        if validation is None:
+            raise ArgumentError("fit: `goal` is a score to reach; give `validation`.")
+        goal = float(goal)
     if resume and directory is None:
         raise ArgumentError("fit: `resume` needs the `directory` of the run to go on with.")
 
-    arrays = as_arrays(data, "data", observed)
-    model = start(arrays[0].shape[1])
-    dtype = floating_dtype(model.map)
-    windows = make_windows(arrays, _as_inputs(inputs, arrays, model.map), length, dtype)
-    check_moving(arrays)
-    objective = Objective(
-        mean_squared_error if loss is None else loss,
-        _as_forcing(forcing, model, rule, length, dtype),
-        jnp.asarray(noise, dtype),
-        _as_rule(rule),
-        as_penalties(penalty),
-        bool(np.isnan(np.asarray(windows.values)).any()),
-    )
-    _check_objective(objective)
+    if isinstance(data, AbstractTask):
+        problem = trials(
+            start, data, state0=state0, rule=rule, penalty=penalty, validation=validation, loss=loss,
+            forcing=None if isinstance(forcing, str) and forcing == "auto" else forcing, inputs=inputs,
+            observed=observed, noise=noise or None,
+        )  # fmt: skip
+    else:
+        if state0 is not None:
+            raise ArgumentError("fit: `state0` is for tasks; on recordings a model starts at the first observation.")
+        problem = recordings(
+            start, data, loss=loss, rule=rule, forcing=forcing, penalty=penalty, inputs=inputs, observed=observed,
+            length=length, noise=noise, validation=validation,
+        )  # fmt: skip
+    model, score = problem.model, problem.score
     plan = Plan(
-        windows, objective, jnp.asarray(min(MAX_FAILURES, steps), jnp.int32),
+        problem.source, problem.objective, jnp.asarray(min(MAX_FAILURES, steps), jnp.int32),
         _clipped(_default_optimizer(steps) if optimizer is None else optimizer, clip), batch_size, restart,
     )  # fmt: skip
-    score = _as_score(validation, observed, objective, model, length, dtype)
 
     checkpoint = None
     if directory is not None:
-        settings = {
+        settings = problem.settings | {
             "steps": steps,
-            "sequence_length": length,
             "batch_size": batch_size,
-            "noise": float(noise),
             "clip": None if clip is None else float(clip),
             "validate_every": every,
             "patience": patience,
+            "goal": goal,
             "restart": restart,
-            "forcing": repr(objective.forcing),
-            "loss": _name(objective.loss),
-            "penalty": [_name(p) for p in objective.penalties],
+            "penalty": [name_of(p) for p in plan.objective.penalties],
             "seeds": list(lanes),
             "key": digest(keys),
-            "data": digest(windows),
+            "data": digest(problem.source),
             "model": digest(model),
         }
         checkpoint = Checkpoint(directory, settings)
     first = functools.partial(first_state, plan=plan)
-    run = Run((eqx.filter_vmap(first) if lanes else first)(model), steps, int(plan.limit), lanes)
+    run = Run((eqx.filter_vmap(first) if lanes else first)(model), steps, every, int(plan.limit), lanes)
     if resume and checkpoint is not None:
         run.restore(checkpoint)
     if score is not None and lanes:
@@ -295,7 +304,7 @@ def _train(
     with progress_report(progress) as report:
         run.go(
             lambda state, step, count: (run_lanes if lanes else run_steps)(state, step, count, plan, keys),
-            score, every, None if patience is None else patience * every, checkpoint, report,
+            score, None if patience is None else patience * every, goal, checkpoint, report,
         )  # fmt: skip
     return run.fit_result()
 
@@ -315,11 +324,6 @@ def _start_key(key):
     return jax.random.fold_in(key, -1 % 2**32)
 
 
-def _name(thing: Any) -> str:
-    """What a checkpoint remembers of a function: modules by their fields, the others by name."""
-    return repr(thing) if isinstance(thing, eqx.Module) else getattr(thing, "__qualname__", type(thing).__name__)
-
-
 def _as_reconstruction(model, data, size: int, readout, key) -> Reconstruction:
     if isinstance(model, Reconstruction):
         if readout is not None:
@@ -329,75 +333,9 @@ def _as_reconstruction(model, data, size: int, readout, key) -> Reconstruction:
         return model
     first = data[0] if isinstance(data, list | tuple) else data
     units = {"mean": first.mean, "scale": first.scale} if isinstance(first, Series) else {}
-    return Reconstruction(model, size, readout=readout, key=key, **units)
-
-
-def _as_inputs(inputs, arrays, model: AbstractMap) -> list[np.ndarray]:
-    if inputs is None:
-        return [np.zeros((len(a), model.input_size)) for a in arrays]
-    items = list(inputs) if isinstance(inputs, list | tuple) else [inputs]
-    if len(items) != len(arrays):
-        raise ArgumentError(f"fit: {len(arrays)} recordings need as many `inputs`; got {len(items)}.")
-    for i, (array, item) in enumerate(zip(arrays, items)):
-        check_shape(item, f"inputs[{i}]", (len(array), model.input_size), caller="fit")
-    return as_arrays(items, "inputs") if model.input_size else [np.asarray(item) for item in items]
-
-
-def _as_rule(rule):
-    if rule is not None and not callable(getattr(rule, "gradients", None)):
-        raise ArgumentError(f"fit: `rule` must have a method `gradients`; got {type(rule).__name__}.")
-    return rule
-
-
-def _as_forcing(forcing, model: Reconstruction, rule, length: int, dtype) -> AbstractForcing | None:
-    linear = model.observes_state or model.output_weight is not None
-    if isinstance(forcing, str) and forcing == "auto":
-        return SparseTeacherForcing(min(25, length)) if model.observes_state and rule is None else None
-    if forcing is None:
-        return None
-    if not isinstance(forcing, AbstractForcing):
-        raise ArgumentError(f"fit: `forcing` must be a forcing module, None or 'auto'; got {forcing!r}.")
-    if rule is not None or not linear:
-        reason = "a learning rule trains without" if rule is not None else "the readout must be linear"
-        raise ArgumentError(f"fit: `forcing` cannot be used here, {reason}; pass forcing=None.")
-    forcing.check(model, length)
-    return jax.tree.map(lambda x: jnp.asarray(x, dtype) if eqx.is_inexact_array(x) else x, forcing)
-
-
-def _check_objective(objective: Objective) -> None:
-    if not callable(objective.loss):
-        raise ArgumentError(f"fit: `loss` must be a function of a prediction and a target; got {objective.loss!r}.")
-    if objective.rule is None:
-        return
-    if isinstance(objective.loss, AbstractLoss):
-        raise ArgumentError("fit: a learning rule needs a loss of one observation, loss(prediction, target).")
-    if any(isinstance(p, AbstractPenalty) for p in objective.penalties):
-        raise ArgumentError("fit: a learning rule keeps no states, so that `penalty` must be a function of the model.")
-    if objective.missing:
-        raise ArgumentError("fit: a learning rule needs complete data; leave `observed` and short recordings out.")
-
-
-def _as_score(validation, observed, objective: Objective, model: Reconstruction, length: int, dtype):
-    """A function of the state of the loop, or None."""
-    if validation is None:
-        return None
-    if callable(validation):
-        scored = eqx.filter_jit(validation)
-        return lambda state: scored(state.model)
-    if model.map.input_size:
-        raise ArgumentError("fit: for a model with inputs `validation` must be a function of the reconstruction.")
-    arrays = as_arrays(validation, "validation", None if observed is None else "finite")
-    if arrays[0].shape[1] != model.observation_size:
-        raise ArgumentError(
-            f"fit: `validation` has {arrays[0].shape[1]} channels; the model observes {model.observation_size}."
-        )
-    length = min(length, max(len(a) for a in arrays) - 1)
-    windows: Windows = make_windows(arrays, [np.zeros((len(a), 0)) for a in arrays], length, dtype)
-    windows = eqx.tree_at(lambda w: w.starts, windows, windows.starts[::length])
-    missing = bool(np.isnan(np.asarray(windows.values)).any())
-    objective = dataclasses.replace(objective, missing=missing)
-
-    def score(state: LoopState):
-        return mean_loss(state.model, objective.with_forcing(state.forcing), windows)
-
-    return score
+    made = Reconstruction(model, size, readout=readout, key=key, **units)
+    state, input = (jax.ShapeDtypeStruct((n,), made.mean.dtype) for n in (model.state_size, model.input_size))
+    found = eqx.filter_eval_shape(made.decode, state, input).shape
+    if found != (size,):
+        raise ShapeError(f"fit: `readout` must give {size} numbers of a state, as `data` has; it gives {found}.")
+    return made

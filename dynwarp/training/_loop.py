@@ -11,8 +11,9 @@ import optax
 from jaxtyping import Array, Float, Int
 
 from dynwarp.training._forcing import AbstractForcing
-from dynwarp.training._objective import Objective
-from dynwarp.training._reconstruction import Reconstruction, trainable
+from dynwarp.training._objective import AbstractObjective
+from dynwarp.training._reconstruction import Reconstruction, floating_dtype, trainable
+from dynwarp.training._task_objective import Trials
 from dynwarp.training._windows import Windows
 
 # So many steps in a row without a finite gradient and update end the training, or start it anew.
@@ -38,10 +39,10 @@ class LoopState(eqx.Module):
 
 
 class Plan(eqx.Module):
-    """What stays the same from step to step."""
+    """What stays the same from step to step; `source` draws the batches."""
 
-    windows: Windows
-    objective: Objective
+    source: Windows | Trials
+    objective: AbstractObjective
     limit: Int[Array, ""]
     optimizer: optax.GradientTransformation
     batch_size: int = eqx.field(static=True)
@@ -53,7 +54,7 @@ def first_state(model: Reconstruction, plan: Plan) -> LoopState:
     parameters: Any = eqx.filter(model, trainable(model))
     zero = jnp.zeros((), jnp.int32)
     good = None if plan.restart is None else model
-    rate = jnp.ones((), plan.objective.noise.dtype)
+    rate = jnp.ones((), floating_dtype(model.map))
     return LoopState(model, plan.optimizer.init(parameters), plan.objective.forcing, zero, zero, rate, good)
 
 
@@ -80,7 +81,7 @@ def run_lanes(state: LoopState, step, count, plan: Plan, keys) -> tuple[LoopStat
 
 def _run(state: LoopState, step, count, plan: Plan, key):
     dynamic, static = eqx.partition(state, eqx.is_array)
-    dtype = plan.windows.values.dtype
+    dtype = state.rate.dtype
 
     def body(i, carry):
         dynamic, history = carry
@@ -93,13 +94,13 @@ def _run(state: LoopState, step, count, plan: Plan, key):
 
 
 def _step(old: LoopState, step, plan: Plan, key) -> tuple[LoopState, Float[Array, " 2"]]:
-    draw_key, noise_key = jax.random.split(jax.random.fold_in(key, step))
-    windows, inputs = plan.windows.draw(plan.batch_size, draw_key)
+    batch: Any
+    gradient: Any
+    batch, inputs, rest_key = plan.source.draw(plan.batch_size, jax.random.fold_in(key, step))
     forcing = old.forcing
     if forcing is not None:
-        forcing = forcing.updated(old.model, windows[:, :-1], inputs, step)
-    gradient: Any
-    loss, gradient = plan.objective.with_forcing(forcing).gradient(old.model, windows, inputs, noise_key)
+        forcing = forcing.updated(old.model, batch[:, :-1], inputs, step)
+    loss, gradient = plan.objective.with_forcing(forcing).gradient(old.model, batch, inputs, rest_key)
     norm = optax.tree.norm(gradient)
     parameters: Any = eqx.filter(old.model, trainable(old.model))
     # Optax counts in int32 and mixes it with floats, which strict promotion forbids.
@@ -133,6 +134,6 @@ def _select(which, a, b):
 
 
 @eqx.filter_jit
-def mean_loss(model: Reconstruction, objective: Objective, windows: Windows) -> Float[Array, ""]:
-    """The loss over windows that follow each other, without noise and penalties."""
-    return objective.error(model, *windows.take(windows.starts), None)
+def mean_loss(model: Reconstruction, objective: AbstractObjective, batch, inputs) -> Float[Array, ""]:
+    """The loss of a batch, without noise and penalties."""
+    return objective.error_and_states(model, batch, inputs, None)[0]

@@ -26,15 +26,16 @@ Score = Callable[[LoopState], Any] | None
 
 
 class Run:
-    """The state of the loop, the best models so far, and the history. `lanes`: () for one model, (S,) for S seeds."""
+    """The state of the loop, the best models so far, and the history. `lanes`: () for one model, (S,) for S seeds;
+    `every`: steps between validations."""
 
-    def __init__(self, state: LoopState, steps: int, limit: int, lanes: tuple[int, ...]):
+    def __init__(self, state: LoopState, steps: int, every: int, limit: int, lanes: tuple[int, ...]):
         self.state, self.best, self.lanes, self.limit = state, state.model, lanes, limit
         self.best_score, self.best_step = np.full(lanes, np.inf), np.zeros(lanes, np.int64)
         self.history = np.full((*lanes, steps, 2), np.nan)
         self.scores = np.zeros((*lanes, 0))
         self.validated: list[int] = []
-        self.steps, self.step = steps, 0
+        self.steps, self.every, self.step = steps, every, 0
         self.interrupted, self.seconds, self.taken = False, 0.0, 0
 
     @property
@@ -42,22 +43,23 @@ class Run:
         """Which lanes ended in steps that were not finite."""
         return np.asarray(self.state.failures) >= self.limit
 
-    def ended(self, patience: int | None) -> bool:
-        """Whether no lane has anything left to do: failed, or without a better score for `patience` steps."""
-        stale = False if patience is None else self.step - self.best_step >= patience
-        return bool(np.all(self.failed | stale))
+    def ended(self, patience: int | None, goal: float | None) -> bool:
+        """Whether no lane has anything left to do: failed, without a better score for `patience` steps, or done."""
+        stale = False if patience is None or self.step % self.every else self.step - self.best_step >= patience
+        done = False if goal is None else self.best_score <= goal
+        return bool(np.all(self.failed | stale | done))
 
     def go(
-        self, advance: Advance, score: Score, every: int, patience: int | None, checkpoint: Checkpoint | None,
+        self, advance: Advance, score: Score, patience: int | None, goal: float | None, checkpoint: Checkpoint | None,
         report: Report,
     ) -> None:  # fmt: skip
         """Trains to the end, or until Ctrl-C."""
         began, count = time.perf_counter(), 1
         try:
             # An interrupt during a validation leaves it to be done first.
-            self._validate_if_due(score, every)
-            while self.step < self.steps and not self.ended(patience if self.step % every == 0 else None):
-                until = min(self.steps, (self.step // every + 1) * every)
+            self._validate_if_due(score)
+            while self.step < self.steps and not self.ended(patience, goal):
+                until = min(self.steps, (self.step // self.every + 1) * self.every)
                 count = max(1, min(count, CHUNK, until - self.step))
                 chunk_began = time.perf_counter()
                 step = jnp.asarray(self.step, jnp.int32)
@@ -70,7 +72,7 @@ class Run:
                 self.taken += count
                 spent = time.perf_counter() - chunk_began
                 if self.step == until:
-                    self._validate_if_due(score, every)
+                    self._validate_if_due(score)
                     if checkpoint is not None:
                         self.save(checkpoint)
                 report(self.step, self.steps, self._figures(history[..., -1, 0], time.perf_counter() - began))
@@ -93,8 +95,8 @@ class Run:
             figures["seeds alive"] = float(np.sum(~self.failed))
         return figures
 
-    def _validate_if_due(self, score: Score, every: int) -> None:
-        due = self.step > 0 and (self.step % every == 0 or self.step == self.steps)
+    def _validate_if_due(self, score: Score) -> None:
+        due = self.step > 0 and (self.step % self.every == 0 or self.step == self.steps)
         done = bool(self.validated) and self.validated[-1] == self.step
         if score is None or done or not due:
             return

@@ -25,9 +25,11 @@ class Windows(eqx.Module):
     starts: Int[Array, " windows"]
     length: int = eqx.field(static=True)
 
-    def draw(self, count: int, key) -> tuple[Float[Array, "batch time N"], Float[Array, "batch time d"]]:
-        """Windows of observations, `(count, length + 1, N)`, and the inputs of their steps, `(count, length, d)`."""
-        return self.take(self.starts[jax.random.randint(key, (count,), 0, self.starts.size)])
+    def draw(self, count: int, key) -> tuple[Float[Array, "batch time N"], Float[Array, "batch time d"], Any]:
+        """Windows of observations, `(count, length + 1, N)`, the inputs of their steps, `(count, length, d)`, and a key
+        for what else is random in the step."""
+        draw_key, rest_key = jax.random.split(key)
+        return *self.take(self.starts[jax.random.randint(draw_key, (count,), 0, self.starts.size)]), rest_key
 
     def take(self, starts: Int[Array, " batch"]):
         """The windows that begin in these rows."""
