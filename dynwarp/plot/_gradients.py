@@ -18,7 +18,7 @@ def gradient_bounds(report: Any, *, ax=None):
     figure.
 
     **Returns:** the lines, a list: the norm, the product of the largest singular values, the uniform bound, the product
-    of the smallest. What vanished is not drawn.
+    of the smallest, as far as it is in sight. What vanished is not drawn.
 
     **Example:**
 
@@ -39,6 +39,10 @@ def gradient_bounds(report: Any, *, ax=None):
         values = np.asarray(values, float)
         lags, values = np.arange(1, values.size + 1), np.where(np.isfinite(values), values, np.nan)
         lines += ax.plot(lags, values / np.log(10), style, lw=1.2, color=colour, label=label)
+    # The floor falls so fast that it would flatten the rest.
+    shown = np.concatenate([line.get_ydata() for line in lines[:3]])
+    low, high = np.nanmin(shown), np.nanmax(shown)
+    ax.set_ylim(low - 0.5 * (high - low) - 0.1, high + 0.05 * (high - low) + 0.1)
     ax.axhline(0.0, color=REFERENCE, lw=0.5)
     ax.set_xlabel("lag")
     ax.set_ylabel("log10 of the norm")
