@@ -133,6 +133,8 @@ def _diagnose(
     states, dtype = states[0], states.dtype
     counts = jnp.sum(mask & blocks, axis=1).astype(dtype)
     weights = counts / jnp.maximum(jnp.sum(counts), 1)
+    # The largest entry first: squares of what has grown far overflow before their root does.
+    size, gradients = _scaled(gradients, dtype)
     whole = jax.tree.map(lambda g: jnp.tensordot(weights.astype(g.dtype), g, 1), gradients)
     squares = jax.tree.map(lambda g: jnp.sum(jnp.abs(g) ** 2).astype(dtype), whole)
     # Without one block at a time.
@@ -143,13 +145,14 @@ def _diagnose(
         gradients,
     )
     other_squares = jax.tree.map(lambda g: jnp.sum(jnp.abs(g.reshape(_BLOCKS, -1)) ** 2, axis=1).astype(dtype), others)
-    norm, norm_error = jnp.sqrt(_total(squares)), _jackknife(jnp.sqrt(_total(other_squares)))
-    block_norms = jnp.sqrt(
+    norm, norm_error = size * jnp.sqrt(_total(squares)), size * _jackknife(jnp.sqrt(_total(other_squares)))
+    block_norms = size * jnp.sqrt(
         _total(jax.tree.map(lambda g: jnp.sum(jnp.abs(g.reshape(_BLOCKS, -1)) ** 2, axis=1).astype(dtype), gradients))
     )
     loss_value = jnp.sum(weights * block_losses)
     loss_error = _jackknife((loss_value - weights * block_losses) / kept)
-    adjoint_norms = jnp.linalg.norm(jnp.tensordot(weights, adjoints, 1), axis=1)
+    adjoint_size, adjoints = _scaled(adjoints, dtype)
+    adjoint_norms = adjoint_size * jnp.linalg.norm(jnp.tensordot(weights, adjoints, 1), axis=1)
 
     previous = jnp.concatenate([state0.astype(dtype)[None], states[:-1]])
     saturation, saturation_error = _saturation(model, states)
@@ -192,7 +195,7 @@ def _diagnose(
     result = RESULTS.where(norm > 0, RESULTS.successful, RESULTS.vanished)
     result = RESULTS.where(finite, result, RESULTS.non_finite)
     every = "every step" if len(looked_at) == steps else f"{len(looked_at)} of {steps} steps"
-    smallest = jnp.sqrt(jnp.min(jnp.stack([s for s in jax.tree.leaves(squares)])))
+    smallest = size * jnp.sqrt(jnp.min(jnp.stack([s for s in jax.tree.leaves(squares)])))
     log_sigma = jnp.log(sigma_max)
     steepest, spread = jnp.max(log_sigma), 0.0 if len(looked_at) == steps else jnp.std(log_sigma)
     # What does not decay lasts for ever; what is gone altogether, not at all.
@@ -211,7 +214,7 @@ def _diagnose(
             "A perturbation of the first state grows by more than the inverse tolerance.",
         ),
         _below(
-            "vanishing is certain", f"max of log sigma_max over {every} < 0", steepest, 0.0, spread,
+            "vanishing is certain in the long run", f"max of log sigma_max over {every} < 0", steepest, 0.0, spread,
             "Every step shrinks every perturbation: sufficient for vanishing, and not necessary.",
         ),
         _above(
@@ -251,7 +254,7 @@ def _diagnose(
                 "gradients are clipped", "gradient norm > clip", norm, clip, norm_error, "Steps have a fixed length."
             )
         )
-    root = lambda tree: jax.tree.map(jnp.sqrt, tree)  # noqa: E731
+    root = lambda tree: jax.tree.map(lambda x: size * jnp.sqrt(x), tree)  # noqa: E731
     return Diagnosis(
         verdicts=tuple(verdicts),
         loss=loss_value,
@@ -314,6 +317,13 @@ def _losses(readout, loss, states, inputs, targets, mask):
 
 def _rows(weights, like):
     return weights.reshape(-1, *(1,) * (like.ndim - 1))
+
+
+def _scaled(tree, dtype):
+    """The largest entry of a tree, and the tree in units of it."""
+    largest = jnp.max(jnp.stack([jnp.max(jnp.abs(x)).astype(dtype) for x in jax.tree.leaves(tree)]))
+    size = jnp.where((largest > 0) & jnp.isfinite(largest), largest, 1)
+    return size, jax.tree.map(lambda x: x / size.astype(x.dtype), tree)
 
 
 def _total(tree):

@@ -57,8 +57,8 @@ class Diagnosis(eqx.Module):
     - `exponents`, `exponent_errors`: the leading ones along the orbit, nats per step, `(k,)`.
     - `envelope`, `regime`: what is left of a perturbation, exactly, and the law it follows.
     - `tail_alpha`, `tail_alpha_error`: of the matched statistic, the mean over the lags.
-    - `window`: how far back so many samples (`n_samples`) can see, by the envelope, with signal and noise of the matched
-      statistic at the shortest lag.
+    - `window`: how far back so many samples (`n_samples`) can see, by the envelope, with signal and noise of the
+      matched statistic at the shortest lag.
     - `result`: `vanished` where every gradient is zero, `non_finite`.
     """
 
