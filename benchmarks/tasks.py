@@ -40,49 +40,25 @@ RUNS = {
 }
 
 
-class Network(eqx.Module):
-    cell: m.AbstractMap
-    readout: m.Readout
-
-    def __call__(self, inputs):
-        states = dw.simulate(self.cell, jnp.zeros(self.cell.state_size), inputs)
-        return jax.vmap(self.readout)(states)
-
-
-def loss(parameters, rest, task, batch):
-    outputs = jax.vmap(eqx.combine(parameters, rest))(batch.inputs)
-    return task.loss(outputs, batch.targets, batch.mask), task.error(outputs, batch.targets, batch.mask)
-
-
 @eqx.filter_jit
-def train(parameters, state, rest, task, optimizer, keys):
-    def step(carry, key):
-        parameters, state = carry
-        gradient, _ = jax.grad(loss, has_aux=True)(parameters, rest, task, task.batch(key, BATCH))
-        updates, state = optimizer.update(gradient, state)
-        return (eqx.apply_updates(parameters, updates), state), None
-
-    return jax.lax.scan(step, (parameters, state), keys)[0]
+def outputs(network, inputs):
+    states = jax.vmap(lambda x: dw.simulate(network.map, jnp.zeros(network.map.state_size), x))(inputs)
+    return jax.vmap(jax.vmap(network.decode))(states)
 
 
 def run(name, seed=0):
     task, cell, size, options, rate, most, part = RUNS[name]
     cell_key, readout_key, data_key, validation_key = jax.random.split(jax.random.key(seed), 4)
-    network = Network(
-        cell(task.input_size, size, key=cell_key, **options), m.Readout(size, task.output_size, key=readout_key)
-    )
-    parameters, rest = eqx.partition(network, eqx.is_inexact_array)
-    optimizer = optax.chain(optax.clip_by_global_norm(1.0), optax.adam(rate))
-    state = optimizer.init(parameters)
-    held_out = eqx.filter_jit(task.batch)(validation_key, VALIDATION)
-    evaluate, goal = eqx.filter_jit(loss), part * task.chance_level
-    value, error, steps, began = jnp.inf, jnp.inf, 0, time.process_time()
-    while steps < most and not value <= goal:
-        keys = jax.vmap(jax.random.fold_in, (None, 0))(data_key, jnp.arange(steps, steps + CHUNK))
-        parameters, state = train(parameters, state, rest, task, optimizer, keys)
-        value, error = evaluate(parameters, rest, task, held_out)
-        steps += CHUNK
-        print(f"{name}: step {steps}, loss {value:.4g}, goal {goal:.4g}", flush=True)
+    held_out, goal = eqx.filter_jit(task.batch)(validation_key, VALIDATION), part * task.chance_level
+    began = time.process_time()
+    fitted = dw.training.fit(
+        cell(task.input_size, size, key=cell_key, **options), task,
+        readout=m.Readout(size, task.output_size, key=readout_key), steps=most, key=data_key, batch_size=BATCH,
+        optimizer=optax.adam(rate), clip=1.0, validation=held_out, validate_every=CHUNK, goal=goal,
+    )  # fmt: skip
+    steps, value, network = fitted.stats["steps"], fitted.history.validation[-1], fitted.last
+    error = task.error(outputs(network, held_out.inputs), held_out.targets, held_out.mask)
+    print(f"{name}: step {steps}, loss {value:.4g}, goal {goal:.4g}", flush=True)
     sizes = ", ".join(f"{k}={v}" for k, v in options.items())
     return {
         "task": str(task).replace("\n", " "),
