@@ -9,28 +9,14 @@ import numpy as np
 
 from dynwarp.piecewise import _polygons
 from dynwarp.piecewise._arrangement import codes
-from dynwarp.piecewise._polyhedra import centre
+from dynwarp.piecewise._halfspaces import centre
+from dynwarp.piecewise._host import HostMap
 from dynwarp.piecewise._words import Prenecklaces, single_letters
 
 # A set of states narrower than this is empty to working precision.
 _THIN = 1e-10
 # The cost of a set of states in more than two dimensions, in polygons.
 PROGRAM_WORK = 300
-
-
-class Affine(NamedTuple):
-    """The map in numpy."""
-
-    A: np.ndarray
-    W1: np.ndarray
-    W2: np.ndarray
-    h1: np.ndarray
-    h2: np.ndarray
-
-    def pieces(self, patterns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """(J, b) of patterns `(n, H)`: `(n, M, M)`, `(n, M)`."""
-        gated = self.W1 * patterns[:, None, :]
-        return self.A + gated @ self.W2, gated @ self.h2 + self.h1
 
 
 class Level(NamedTuple):
@@ -41,7 +27,7 @@ class Level(NamedTuple):
     work: int
 
 
-def admissible_words(form: Affine, max_work: int) -> Iterator[Level]:
+def admissible_words(form: HostMap, max_work: int) -> Iterator[Level]:
     """Level by level, the itineraries of least rotation that orbits follow.
 
     The states that follow one form a set, here one wider than about 1e-10. Stops before a level that would bring the
@@ -78,12 +64,12 @@ class _Alphabet:
         return np.stack(self.patterns)[words] if len(words) else np.zeros((0, words.shape[1], 0), bool)
 
 
-def _by_polygons(form: Affine, max_work: int) -> Iterator[Level]:
+def _by_polygons(form: HostMap, max_work: int) -> Iterator[Level]:
     if form.A.shape[0] == 1:
         # A line is a plane whose second coordinate is forgotten.
         A = np.zeros((2, 2))
         A[:1, :1] = form.A
-        form = Affine(
+        form = HostMap(
             A, np.pad(form.W1, ((0, 1), (0, 0))), np.pad(form.W2, ((0, 0), (0, 1))), np.pad(form.h1, (0, 1)), form.h2
         )
     alphabet = _Alphabet()
@@ -94,7 +80,7 @@ def _by_polygons(form: Affine, max_work: int) -> Iterator[Level]:
     work = len(patterns)
     while len(patterns):
         yield Level(words.letters.shape[1], alphabet.spell(np.unique(words.letters[words.is_lyndon()], axis=0)), work)
-        J, b = form.pieces(patterns)
+        J, b = form.affine(patterns)
         motion = np.concatenate([J @ motion[:, :2] + b[:, :, None] * motion[:, 2:], motion[:, 2:]], axis=1)
         polygons, parents, patterns = _cut(form, polygons, motion, max_work - work)
         if work + len(patterns) > max_work:
@@ -104,7 +90,7 @@ def _by_polygons(form: Affine, max_work: int) -> Iterator[Level]:
         polygons, motion, patterns = polygons.take(kept), motion[parents[kept]], patterns[kept]
 
 
-def _cut(form: Affine, polygons, motion, limit: int):
+def _cut(form: HostMap, polygons, motion, limit: int):
     """The polygons cut by every border, seen after the motion: parts, the polygon each comes from, patterns there."""
     sources = np.arange(len(polygons.counts))
     patterns = np.zeros((len(sources), len(form.h2)), bool)
@@ -121,7 +107,7 @@ def _cut(form: Affine, polygons, motion, limit: int):
     return polygons, sources, patterns
 
 
-def _by_programs(form: Affine, max_work: int) -> Iterator[Level]:
+def _by_programs(form: HostMap, max_work: int) -> Iterator[Level]:
     alphabet = _Alphabet()
     m, hidden = form.A.shape[0], len(form.h2)
     borders = np.flatnonzero(form.W2.any(axis=1))
@@ -155,7 +141,7 @@ def _by_programs(form: Affine, max_work: int) -> Iterator[Level]:
         else:
             words, kept = single_letters(letters), np.arange(len(letters))
         yield Level(words.letters.shape[1], alphabet.spell(words.letters[words.is_lyndon()]), work)
-        J, b = form.pieces(patterns[kept])
+        J, b = form.affine(patterns[kept])
         motions = [nodes[parents[i]][2:] for i in kept]
         nodes = [(*sets[i], J[j] @ P, J[j] @ c + b[j]) for j, (i, (P, c)) in enumerate(zip(kept, motions, strict=True))]
 

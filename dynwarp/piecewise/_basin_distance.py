@@ -20,10 +20,10 @@ from dynwarp.piecewise._as_map import as_map
 from dynwarp.piecewise._cycle import Cycle, cycle_at
 from dynwarp.piecewise._foot import Foot, descend, foot_on_piece
 from dynwarp.piecewise._host import HostMap
-from dynwarp.piecewise._hyperplane import Hyperplanes
 from dynwarp.piecewise._manifold import Manifold
 from dynwarp.piecewise._rays import cross
 from dynwarp.piecewise._retrace import retrace
+from dynwarp.piecewise._stable_side import StableSide
 from dynwarp.piecewise._trace import trace_manifold
 
 Method = Literal["auto", "manifold", "rays"]
@@ -126,7 +126,7 @@ def nearest_boundary(
     if any(concrete(x) is None for x in (form.A, form.W1, form.W2, form.h1, form.h2, points)):
         raise ArgumentError(f"{caller} runs on the host: map and points must be concrete, not traced.")
     f, known = HostMap.of(form), np.asarray(points, np.float64)
-    planes = Hyperplanes.of(f, saddle, caller=caller)
+    planes = StableSide.parting(f, saddle, caller=caller)
     if method == "manifold" or (method == "auto" and (manifold is not None or f.size == 2)):
         if manifold is None:
             manifold = trace_manifold(form, saddle, iterations=iterations, box=box, max_pieces=max_pieces)
@@ -148,7 +148,7 @@ def nearest_boundary(
         target=int((foot.target + steps - len(foot.itinerary)) % len(planes.points)),
         iterations=len(foot.itinerary),
         active=foot.active,
-        normals=planes.normals,
+        normals=planes.normal,
         guarantee=guarantee,
         truncated=truncated,
     )
@@ -272,7 +272,7 @@ def _check_kind(manifold: Any, *, caller: str) -> None:
         )
 
 
-def _check_manifold(manifold: Any, f: HostMap, planes: Hyperplanes, *, caller: str) -> None:
+def _check_manifold(manifold: Any, f: HostMap, planes: StableSide, *, caller: str) -> None:
     _check_kind(manifold, caller=caller)
     points = np.asarray(manifold.cycle.points)
     if points.shape != planes.points.shape or np.abs(points - planes.points).max() > 1e-9 * (1 + np.abs(points).max()):

@@ -11,10 +11,10 @@ import numpy as np
 from dynwarp._linalg import eigenvalues
 from dynwarp._results import RESULTS
 from dynwarp.models import PiecewiseLinearMap
-from dynwarp.piecewise._admissible import Affine
 from dynwarp.piecewise._arrangement import codes
 from dynwarp.piecewise._cycle import BORDER_TOLERANCE, Cycle, border_values, cycles_at
-from dynwarp.piecewise._polyhedra import centre
+from dynwarp.piecewise._halfspaces import centre
+from dynwarp.piecewise._host import HostMap
 from dynwarp.piecewise._words import is_primitive, least_rotation
 
 _LANES = 32
@@ -25,7 +25,7 @@ class Confirmed:
 
     def __init__(self, form: PiecewiseLinearMap, capacity: int):
         self.form = form
-        self.affine = Affine(*(np.asarray(x) for x in (form.A, form.W1, form.W2, form.h1, form.h2)))
+        self.affine = HostMap.of(form)
         self.cycles: dict[int, dict[bytes, Cycle]] = {}
         self.families: dict[int, set[bytes]] = {}
         self.hits: dict[int, Counter[bytes]] = {}
@@ -116,10 +116,10 @@ def _rotated(cycle: Cycle, itinerary: np.ndarray, shift: int) -> Cycle:
     )
 
 
-def _family(affine: Affine, form: PiecewiseLinearMap, word: np.ndarray) -> Cycle | None:
+def _family(affine: HostMap, form: PiecewiseLinearMap, word: np.ndarray) -> Cycle | None:
     """One of the cycles of an itinerary whose system is singular, deep inside its regions; None where there is none."""
-    k, m = len(word), affine.A.shape[0]
-    J, b = affine.pieces(word)
+    k, m = len(word), affine.size
+    J, b = affine.affine(word)
     motion, constant, rows, offsets = np.eye(m), np.zeros(m), [], []
     for i in range(k):
         sign = np.where(word[i], -1.0, 1.0)[:, None]

@@ -65,7 +65,8 @@ def confirm(
     facing = rows > 0
     values = (x[:, :-1] @ f.W2[facing].T + f.h2[facing]) / rows[facing]
     slack = np.where(hits.patterns[:, :, facing], values, -values).min(axis=(1, 2), initial=np.inf) / size
-    ends = np.minimum(_start_margins(local, hits.origin, orbits.start, relus), stable.margins(last, hits.target)) / size
+    starts = _start_margins(local, hits.origin, orbits.start, relus) / size
+    ends = np.minimum(starts, stable.margins(last, hits.target))
     kept = np.flatnonzero(np.isfinite(x).all(axis=(1, 2)) & (slack >= -TOLERANCE) & (ends >= -TOLERANCE))
     images = f.step(x[:, :-1])
     misses = np.abs(images - x[:, 1:]).max(axis=(1, 2), initial=0.0)

@@ -15,6 +15,8 @@ from dynwarp.piecewise._trace_lines import Lines, push
 
 # A value this small, relative to its terms, is zero.
 _ZERO = 1e-13
+# Candidates this far outside of a local manifold, relative to the state, are left to the exact solve.
+_NEAR = 1e-6
 # Where the search ends, before numbers overflow.
 _FAR = 1e100
 # Where on a segment that lies in the stable subspace a point of the local manifold is looked for.
@@ -63,7 +65,7 @@ def search_lines(
         levels.append(level)
         segments, target, end, tangent = _crossings(lines, stable)
         # Most crossings of the subspace are far from the local manifold.
-        near = stable.margins(end, target) >= -1e-6 * (1 + np.abs(end).max(axis=1, initial=0.0))
+        near = stable.margins(end, target) >= -_NEAR
         segments, target, end, tangent = segments[near], target[near], end[near], tangent[near]
         patterns, first = _regions_of(f, history, levels, segments)
         yield Hits(origins[first], target, patterns, end, tangent)
@@ -121,7 +123,7 @@ def _crossings(lines: Lines, stable: StableSide):
         a, b = value[:-1], value[1:]
         cross = np.flatnonzero(joined & (a * b <= 0) & (a != b))
         t = a[cross] / (a[cross] - b[cross])
-        end = vertices[cross] + t[:, None] * (vertices[cross + 1] - vertices[cross])
+        end = (b[cross] / (b[cross] - a[cross]))[:, None] * vertices[cross] + t[:, None] * vertices[cross + 1]
         found.append((cross, np.full(len(cross), j), end, np.zeros(len(cross), bool)))
         flat = np.flatnonzero(joined & (a == 0) & (b == 0))
         length = np.linalg.norm(vertices[flat + 1] - vertices[flat], axis=1)
@@ -187,7 +189,7 @@ def search_polyhedra(
                 if at_cycle or np.any(piece.G @ s > piece.g + 1e-9 * (1 + np.abs(piece.g))):
                     continue
                 end = piece.center + piece.basis @ s
-                if stable.margins(end[None], np.array([j]))[0] < -1e-6 * (1 + np.abs(end).max()):
+                if stable.margins(end[None], np.array([j]))[0] < -_NEAR:
                     continue
                 name = (piece.origin, j, piece.itinerary.tobytes())
                 names.add(name)

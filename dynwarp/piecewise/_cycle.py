@@ -19,8 +19,10 @@ from dynwarp.models import PiecewiseLinearMap
 from dynwarp.piecewise._as_map import as_map
 from dynwarp.piecewise._cyclic import cycle_multipliers, solve_cyclic
 
-# A preactivation this small, relative to the sum of its terms, is zero: the point lies on a border.
+# A point this near to a border, relative to its size, lies on it.
 BORDER_TOLERANCE = 1e-10
+# Rounding in an orbit is of the size of its largest point: a smaller one counts as this share of that.
+_ORBIT_SHARE = 1e-4
 # A modulus this near to 1 is not told from 1.
 HYPERBOLICITY_TOLERANCE = 1e-9
 
@@ -188,10 +190,18 @@ def cycles_at(form: PiecewiseLinearMap, itineraries: Bool[Array, "N K H"], order
 
 
 def border_values(form: PiecewiseLinearMap, points):
-    """The preactivations W2 z + h2 of points `(k, M)`, and which of them are zero to working precision, both `(k, H)`.
+    """The preactivations W2 z + h2 of an orbit `(k, M)`, and which of them are zero to rounding, both `(k, H)`.
 
-    A ReLU that does not look at the state has no border.
+    The distance to a border is held against the size of the state, not of the preactivation's own terms: a coordinate
+    that is rounding beside the others is zero. A ReLU that does not look at the state has no border.
     """
     values = points @ form.W2.T + form.h2
-    scale = jnp.abs(points) @ jnp.abs(form.W2).T + jnp.abs(form.h2)
-    return values, (jnp.abs(values) <= BORDER_TOLERANCE * scale) & jnp.any(form.W2 != 0, axis=1)
+    sizes = jnp.max(jnp.abs(points), axis=1, initial=0.0)
+    sizes = jnp.maximum(sizes, _ORBIT_SHARE * jnp.max(sizes, initial=0.0))
+    return values, on_borders(values, sizes[:, None], form.W2, form.h2)
+
+
+def on_borders(values, sizes, W2, h2):
+    """Whether preactivations at states of these sizes, largest coordinates, are zero to working precision."""
+    lengths = jnp.sum(jnp.abs(W2), axis=1)
+    return (jnp.abs(values) <= BORDER_TOLERANCE * (lengths * sizes + jnp.abs(h2))) & (lengths > 0)

@@ -18,8 +18,8 @@ from dynwarp._typing import Input
 from dynwarp.errors import ArgumentError, ModelError
 from dynwarp.models import PiecewiseLinearMap
 from dynwarp.piecewise._as_map import as_map
-from dynwarp.piecewise._cycle import BORDER_TOLERANCE
-from dynwarp.piecewise._lanes import determinant_signs, solve_lanes
+from dynwarp.piecewise._cycle import on_borders
+from dynwarp.piecewise._lanes import solve_with_signs
 
 _MAX_RELUS = 16
 # Up to this size the characteristic polynomial is safe, and far cheaper than eigenvalues.
@@ -238,12 +238,12 @@ def _solve(lanes, gates: Bool[Array, "H L"]):
     jacobians = _jacobians((A, W1, W2), gates)
     offsets = jnp.sum(W1 * (h2 * gates.astype(A.dtype)), axis=1) + h1
     eye = jnp.eye(len(A), dtype=A.dtype)[..., None]
-    points, singular = solve_lanes(jnp.concatenate([eye - jacobians, offsets[:, None]], axis=1))
+    system = jnp.concatenate([eye - jacobians, offsets[:, None]], axis=1)
+    points, singular, signs = solve_with_signs(system, jacobians)
     values = jnp.sum(W2 * points, axis=1) + h2
-    size = jnp.sum(jnp.abs(W2 * points), axis=1) + jnp.abs(h2)
-    border = (jnp.abs(values) <= BORDER_TOLERANCE * size) & jnp.any(W2 != 0, axis=1)
+    border = on_borders(values, jnp.max(jnp.abs(points), axis=0), W2, h2)
     admissible = jnp.all(((values > 0) == gates) | border, axis=0) & ~singular
-    return points, singular, determinant_signs(jacobians), admissible, jnp.any(border, axis=0), jacobians
+    return points, singular, signs, admissible, jnp.any(border, axis=0), jacobians
 
 
 @eqx.filter_jit

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dynwarp.piecewise._host import HostMap
-from dynwarp.piecewise._hyperplane import Hyperplanes
+from dynwarp.piecewise._stable_side import StableSide
 
 # A preactivation this small, relative to the size of the state, is zero: the foot lies on that border.
 _TIGHT = 1e-9
@@ -34,7 +34,7 @@ class Foot(NamedTuple):
     tight: np.ndarray
 
 
-def foot_on_piece(f: HostMap, planes: Hyperplanes, a: np.ndarray, itinerary: np.ndarray, target: int) -> Foot | None:
+def foot_on_piece(f: HostMap, planes: StableSide, a: np.ndarray, itinerary: np.ndarray, target: int) -> Foot | None:
     """The foot on one piece; None where the piece is empty."""
     k = len(planes.points)
     local = 2 * k
@@ -45,7 +45,7 @@ def foot_on_piece(f: HostMap, planes: Hyperplanes, a: np.ndarray, itinerary: np.
             return None
         s, active = solved
         reached = (program.arrival + program.moved @ s)[None]
-        if local > _MAX_LOCAL or planes.membership(f, np.array([target]), reached).inside[0]:
+        if local > _MAX_LOCAL or planes.membership(reached, np.array([target])).inside[0]:
             break
         local *= 2
     point = program.origin + program.basis @ s
@@ -76,8 +76,8 @@ def _program(f, planes, a, itinerary, target, local) -> _Program | None:
     phases = (target + np.arange(local + 1)) % k
     patterns = np.concatenate([itinerary, planes.itinerary[phases[:-1]]])
     jacobians, offsets = f.affine(patterns)
-    normals = np.concatenate([np.zeros((n, f.size)), planes.normals[phases]])
-    levels = np.concatenate([np.zeros(n), planes.levels[phases]])
+    normals = np.concatenate([np.zeros((n, f.size)), planes.normal[phases]])
+    levels = np.concatenate([np.zeros(n), planes.height[phases]])
     for j in range(n - 1, -1, -1):
         row, level = normals[j + 1] @ jacobians[j], levels[j + 1] - normals[j + 1] @ offsets[j]
         size = np.linalg.norm(row)
@@ -131,7 +131,7 @@ def _least(G, g, scale) -> tuple[np.ndarray, np.ndarray] | None:
     return None
 
 
-def descend(f: HostMap, planes: Hyperplanes, a: np.ndarray, foot: Foot, iterations: int) -> Foot:
+def descend(f: HostMap, planes: StableSide, a: np.ndarray, foot: Foot, iterations: int) -> Foot:
     """From piece to piece over the borders that hold the foot, as long as it comes nearer: a local minimum."""
     for _ in range(_MAX_HOPS):
         best = foot
@@ -147,7 +147,7 @@ def descend(f: HostMap, planes: Hyperplanes, a: np.ndarray, foot: Foot, iteratio
     return foot
 
 
-def _neighbours(planes: Hyperplanes, foot: Foot):
+def _neighbours(planes: StableSide, foot: Foot):
     """The itineraries on the other side of each border that holds the foot, and of all on which it lies together."""
     groups = [row[None] for row in foot.active]
     if len(foot.tight) > 1:

@@ -82,21 +82,53 @@ def interior(G: np.ndarray, g: np.ndarray, reach: float) -> tuple[np.ndarray, fl
         point = vertices.mean(axis=0)
         radius = min(float(np.min(g - G @ point, initial=np.inf)), reach)
     else:
-        from scipy.optimize import linprog
-
-        cost = np.zeros(d + 1)
-        cost[-1] = -1.0
-        answer = linprog(
-            cost,
-            A_ub=np.column_stack([G, np.ones(len(g))]),
-            b_ub=g,
-            bounds=[(None, None)] * d + [(0.0, reach)],
-            method="highs",
-        )
-        if answer.status != 0:
+        found = _deepest(G, g, 0.0, reach)
+        if found is None:
             return None
-        point, radius = answer.x[:-1], float(answer.x[-1])
+        point, radius = found
     return None if radius <= FLAT * (1 + np.abs(point).max()) else (point, radius)
+
+
+def centre(G: np.ndarray, g: np.ndarray, *, box: tuple | None = None) -> tuple[np.ndarray, float]:
+    """The deepest point of {z : G z <= g} and its depth, the distance to the nearest face, capped at 1.
+
+    A negative depth says that the polyhedron is empty. Rows of G that are zero are conditions without a distance.
+
+    **Arguments:** `G`, `(m, d)`; `g`, `(m,)`; `box`, (lower, upper), each `(d,)`: its faces count like the others.
+    """
+    d = G.shape[1]
+    if box is not None:
+        lower, upper = box
+        G = np.concatenate([G, np.eye(d), -np.eye(d)])
+        g = np.concatenate([g, upper, -lower])
+    length = np.linalg.norm(G, axis=1)
+    zero = length == 0
+    if np.any(g[zero] < 0):
+        return np.full(d, np.nan), -np.inf
+    rows, bounds = G[~zero] / length[~zero, None], g[~zero] / length[~zero]
+    if not len(rows):
+        return np.zeros(d), 1.0
+    # The depth is bounded below too, so that the program always has an answer.
+    found = _deepest(rows, bounds, -1.0 - np.max(np.abs(bounds)), 1.0)
+    return (np.full(d, np.nan), -np.inf) if found is None else found
+
+
+def _deepest(G: np.ndarray, g: np.ndarray, low: float, high: float) -> tuple[np.ndarray, float] | None:
+    """The point of largest distance to the nearest face, and that distance, held between bounds; None if there is none.
+
+    Rows have unit norm.
+    """
+    from scipy.optimize import linprog
+
+    d = G.shape[1]
+    answer = linprog(
+        np.r_[np.zeros(d), -1.0],
+        A_ub=np.column_stack([G, np.ones(len(g))]),
+        b_ub=g,
+        bounds=[(None, None)] * d + [(low, high)],
+        method="highs",
+    )
+    return None if answer.x is None else (answer.x[:-1], float(answer.x[-1]))
 
 
 def tight(G: np.ndarray, g: np.ndarray, reach: float) -> np.ndarray:

@@ -11,6 +11,7 @@ import numpy as np
 
 from dynwarp._checks import check_choice, check_positive_integer
 from dynwarp._results import RESULTS
+from dynwarp._typing import Input
 from dynwarp.errors import ArgumentError
 from dynwarp.piecewise._as_map import as_map
 from dynwarp.piecewise._confirm_orbits import confirm, distinct, regular
@@ -128,6 +129,7 @@ def homoclinic_points(
     max_points: int = 2**16,
     certify: Literal["mpmath"] | None = None,
     digits: int = 50,
+    input: Input | None = None,
 ) -> HomoclinicPoints:
     """The points of F^n(W^u_loc) on W^s_loc, n <= `iterations`, each with its least n (host).
 
@@ -149,6 +151,7 @@ def homoclinic_points(
     - `max_pieces`: the search ends before an image with more; if None, 2^18 segments, 4096 polygons or 512 polyhedra.
     - `max_points`: the search ends after the image that reaches so many points.
     - `certify`: `"mpmath"` solves every orbit again with `digits` digits and follows it with the map itself.
+    - `input`: a constant input, `(d,)`, the one the cycles belong to.
 
     **Returns:** [`HomoclinicPoints`][dynwarp.piecewise.HomoclinicPoints], sorted by `iterations`. Cost: a vertex of W^u
     costs O(M^2 + M H) a step, a point O(n M^2); in two and more dimensions a small program for each piece and border.
@@ -171,7 +174,7 @@ def homoclinic_points(
     ([2, 3, 4, 4], [-0.416727, -0.502379], True)
     """
     caller = "homoclinic_points"
-    form = as_map(map, caller=caller)
+    form = as_map(map, input, caller=caller)
     iterations = check_positive_integer(iterations, "iterations", minimum=0, caller=caller)
     later = check_positive_integer(stable_iterations, "stable_iterations", minimum=0, caller=caller)
     max_points = check_positive_integer(max_points, "max_points", caller=caller)

@@ -19,8 +19,8 @@ from dynwarp.piecewise._arrangement import arrangement, count_bound
 from dynwarp.piecewise._as_map import as_map
 from dynwarp.piecewise._branches import Solutions, branches, distinct, solve
 from dynwarp.piecewise._complementarity import Search
+from dynwarp.piecewise._halfspaces import centre
 from dynwarp.piecewise._host import HostMap
-from dynwarp.piecewise._polyhedra import centre
 from dynwarp.piecewise._regions import Regions, enumerate_regions
 
 Method = Literal["auto", "table", "complementarity", "paper"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
@@ -31,11 +32,21 @@ def solve_lanes(system: Float[Array, "M L N"]) -> tuple[Float[Array, "M N"], Boo
     return jnp.stack(solution[::-1]), singular
 
 
-def determinant_signs(matrices: Float[Array, "M M N"]) -> Float[Array, " N"]:
-    """The signs of N determinants: -1, 0 or 1."""
-    if matrices.shape[0] > _MAX_ELIMINATION:
-        return jnp.linalg.slogdet(jnp.moveaxis(matrices, -1, 0)).sign
-    return _triangular(matrices)[2]
+def solve_with_signs(
+    system: Float[Array, "M L N"], matrices: Float[Array, "M M N"]
+) -> tuple[Float[Array, "M N"], Bool[Array, " N"], Float[Array, " N"]]:
+    """`solve_lanes` of N systems, and the signs of N other determinants: -1, 0 or 1."""
+    m, lanes = system.shape[0], system.shape[-1]
+    if m <= _MAX_ELIMINATION:
+        return *solve_lanes(system), _triangular(matrices)[2]
+    # One factorisation of all: on a CPU, two large batched ones that do not wait for each other may block for ever.
+    both = jnp.moveaxis(jnp.concatenate([system[:, :m], matrices], axis=2), -1, 0)
+    factors, pivots = jax.scipy.linalg.lu_factor(both)
+    right = jnp.moveaxis(system[:, m:], -1, 0)
+    solutions = jax.scipy.linalg.lu_solve((factors[:lanes], pivots[:lanes]), right)[..., 0].T
+    swaps = jnp.sum(pivots[lanes:] != jnp.arange(m, dtype=pivots.dtype), axis=1)
+    signs = jnp.prod(jnp.sign(jnp.diagonal(factors[lanes:], axis1=1, axis2=2)), axis=1)
+    return solutions, ~jnp.all(jnp.isfinite(solutions), axis=0), jnp.where(swaps % 2 == 1, -signs, signs)
 
 
 def _triangular(system):

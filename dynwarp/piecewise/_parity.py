@@ -19,8 +19,8 @@ from dynwarp.piecewise._basin import UNDECIDED, label, make_traps, settled_piece
 from dynwarp.piecewise._cycle import Cycle
 from dynwarp.piecewise._edge import bisect
 from dynwarp.piecewise._host import HostMap
-from dynwarp.piecewise._hyperplane import Hyperplanes
 from dynwarp.piecewise._rays import cross
+from dynwarp.piecewise._stable_side import StableSide
 
 _MAX_PIECES = 2**20
 
@@ -117,7 +117,7 @@ def basin_parity(
     if not saddles or not len(pairs):
         raise ArgumentError(f"{caller} needs at least one saddle and one pair; got {len(saddles)} and {len(pairs)}.")
     f = HostMap.of(form)
-    planes = [Hyperplanes.of(f, saddle, caller=caller) for saddle in saddles]
+    planes = [StableSide.parting(f, saddle, caller=caller) for saddle in saddles]
     traps = make_traps(form, attractors, tolerance, escape, caller=caller)
     a, b = np.asarray(pairs[:, 0]), np.asarray(pairs[:, 1])
     count = len(a)

@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from dynwarp._checks import check_choice, check_finite, check_float64, check_positive_integer, check_shape
-from dynwarp._typing import PRNGKey
+from dynwarp._typing import Input, PRNGKey
 from dynwarp.errors import ArgumentError
 from dynwarp.models import PiecewiseLinearMap
 from dynwarp.piecewise._as_map import as_map
@@ -29,7 +29,14 @@ _BEAM = 8
 
 
 def delta_sigma(
-    map: Any, cycle: Cycle, points: Float[Array, "n M"], *, kind: Kind, steps: int = 500, snap: float = 0.0
+    map: Any,
+    cycle: Cycle,
+    points: Float[Array, "n M"],
+    *,
+    kind: Kind,
+    steps: int = 500,
+    snap: float = 0.0,
+    input: Input | None = None,
 ) -> Float[Array, " n"]:
     """How near the orbits of points come to a cycle: min_k |F^{+-k}(x) - p|^2 / |x - p|^2; 0 on its manifold (host).
 
@@ -44,6 +51,7 @@ def delta_sigma(
     - `snap`: an orbit point that lies within this share of its size of the local subspace of a cycle point, in the
       region of that point, is put on it. 0 is the measure as published; 1e-9 lets a point that is on the manifold up to
       rounding reach the cycle before the rounding error grows along the unstable direction.
+    - `input`: a constant input, `(d,)`, the one the cycle belongs to.
 
     **Returns:** `(n,)`, between 0 and 1; NaN at the cycle itself. Cost: `steps` map evaluations a point; backwards,
     one product with every region's inverse.
@@ -63,7 +71,7 @@ def delta_sigma(
     True
     """
     caller = "delta_sigma"
-    form = as_map(map, caller=caller)
+    form = as_map(map, input, caller=caller)
     check_choice(kind, "kind", ("stable", "unstable"), caller=caller)
     check_positive_integer(steps, "steps", caller=caller)
     points = jnp.asarray(points)
@@ -201,6 +209,7 @@ def manifold_quality(
     n: int = 1000,
     steps: int = 500,
     snap: float = _SNAP,
+    input: Input | None = None,
 ) -> float:
     """Delta_sigma of the paper: 1 where every point of the manifold is told from the points around it (host).
 
@@ -212,7 +221,7 @@ def manifold_quality(
     - `map`, `manifold`: from [`trace_manifold`][dynwarp.piecewise.trace_manifold].
     - `box`: `(lower, upper)`, each a number or `(M,)`; the manifold must meet it.
     - `key`: for both samples; `n`: the size of each.
-    - `steps`, `snap`: see [`delta_sigma`][dynwarp.piecewise.delta_sigma].
+    - `steps`, `snap`, `input`: see [`delta_sigma`][dynwarp.piecewise.delta_sigma].
 
     **Returns:** a float, at most 1.
 
@@ -230,7 +239,7 @@ def manifold_quality(
     True
     """
     caller = "manifold_quality"
-    form = as_map(map, caller=caller)
+    form = as_map(map, input, caller=caller)
     check_positive_integer(n, "n", caller=caller)
     room = Box.of(box, HostMap.of(form), np.asarray(manifold.cycle.points), caller=caller)
     on_key, off_key = jax.random.split(key)
@@ -242,14 +251,16 @@ def manifold_quality(
     return float(np.mean(measure[1] > np.max(measure[0])) - np.median(measure[0]))
 
 
-def invariance_residual(map: Any, manifold: Manifold, *, key: PRNGKey, n: int = 200) -> float:
+def invariance_residual(
+    map: Any, manifold: Manifold, *, key: PRNGKey, n: int = 200, input: Input | None = None
+) -> float:
     """How far a manifold is from being invariant, at random points: zero but for rounding (host).
 
     W^s at n steps contains its own image: the distance of images of its points to it. W^u at n steps is the image of
     W^u at n - 1: the distance of images of points of that one to it. Each is divided by 1 + the size of the image.
 
     **Arguments:** `map`; `manifold`, from [`trace_manifold`][dynwarp.piecewise.trace_manifold]; `key` and `n`: the
-    points. Points whose images lie outside the box of a cut manifold are left out.
+    points; `input`: a constant input, `(d,)`. Points whose images lie outside the box of a cut manifold are left out.
 
     **Returns:** the largest distance, a float; NaN where no image lies in the box.
 
@@ -264,7 +275,7 @@ def invariance_residual(map: Any, manifold: Manifold, *, key: PRNGKey, n: int = 
     >>> dw.piecewise.invariance_residual(f, manifold, key=jax.random.key(0)) < 1e-12
     True
     """
-    form = as_map(map, caller="invariance_residual")
+    form = as_map(map, input, caller="invariance_residual")
     source = manifold
     if manifold.kind == "unstable" and manifold.iterations:
         source = trace_manifold(

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dynwarp.piecewise._host import ZERO, HostMap
-from dynwarp.piecewise._hyperplane import Hyperplanes
+from dynwarp.piecewise._stable_side import StableSide
 
 # Pieces of all levels together whose itineraries are kept.
 _MAX_HISTORY = 2**24
@@ -44,7 +44,7 @@ class _Level(NamedTuple):
 
 def cross(
     f: HostMap,
-    planes: Hyperplanes,
+    planes: StableSide,
     origins: np.ndarray,
     directions: np.ndarray,
     lengths: np.ndarray,
@@ -62,7 +62,7 @@ def cross(
     """
     rays, k = len(origins), len(planes.points)
     W, move = np.column_stack([f.W2, f.h2]), np.column_stack([f.A, f.h1])
-    functionals = np.column_stack([planes.normals, -planes.levels])
+    functionals = np.column_stack([planes.normal, -planes.height])
     finite = np.isfinite(lengths)
     ends = np.where(finite[:, None], origins + np.where(finite, lengths, 0.0)[:, None] * directions, directions)
     vertices = np.empty((2 * rays, f.size + 1))
@@ -192,7 +192,7 @@ def _solve(f, planes, origins, directions, lengths, levels, found, done) -> Cros
     if done < 0:
         found = [(np.zeros(0, np.int64),) * 5 + (np.zeros((0, f.size)),)]
     n, index, target, sign, corner, z = (np.concatenate(x) for x in zip(*found))
-    member = planes.membership(f, target, z)
+    member = planes.membership(z, target)
     undecided = int(np.sum(~member.decided))
     corner = corner | member.on_rim
     n, index, target, sign, corner = (x[member.inside] for x in (n, index, target, sign, corner))
@@ -233,9 +233,9 @@ def _merge(ray, t, n, sign, corner, rounding):
     return keep, sign
 
 
-def _parameters(f: HostMap, planes: Hyperplanes, origin, direction, code, n, target):
+def _parameters(f: HostMap, planes: StableSide, origin, direction, code, n, target):
     """The t at which the image after the steps of an itinerary lies on the hyperplane; a linear equation each."""
-    normal, level = planes.normals[target], planes.levels[target]
+    normal, level = planes.normal[target], planes.height[target]
     along = follow(f, direction, code, n, homogeneous=True)
     slope = np.sum(normal * along, axis=1)
     t = np.zeros(len(origin))

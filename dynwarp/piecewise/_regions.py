@@ -12,11 +12,11 @@ import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from dynwarp._checks import check_choice, check_finite, check_positive_integer, check_shape
-from dynwarp._typing import PRNGKey
+from dynwarp._typing import Input, PRNGKey
 from dynwarp.errors import ArgumentError
 from dynwarp.piecewise._arrangement import Arrangement, arrangement, codes, count_bound, interior_points
 from dynwarp.piecewise._as_map import as_map
-from dynwarp.piecewise._polyhedra import centre
+from dynwarp.piecewise._halfspaces import centre
 
 Method = Literal["auto", "independent", "arrangement", "search", "sample"]
 # The arrangement method's recursion costs about 1e-4 s a line.
@@ -53,6 +53,7 @@ def enumerate_regions(
     max_regions: int = 131_072,
     n_samples: int = 20_000,
     key: PRNGKey | None = None,
+    input: Input | None = None,
 ) -> Regions:
     """The linear regions of a piecewise-linear map, each with a state inside it (host).
 
@@ -70,6 +71,7 @@ def enumerate_regions(
     - `box`: `(lower, upper)`, each `(M,)`: only regions that meet the inside of the box.
     - `max_regions`: the most regions returned.
     - `n_samples`, `key`: draws of `"sample"`; the key is needed only there.
+    - `input`: a constant input, `(d,)`.
 
     **Returns:** a [`Regions`][dynwarp.piecewise.Regions]. Cost: time and memory in proportion to the number of
     regions times H; `"search"` solves about H linear programs a region. A sample's coverage is Chao's estimate, seen /
@@ -88,7 +90,7 @@ def enumerate_regions(
     ([[False], [True]], True)
     """
     caller = "enumerate_regions"
-    form = as_map(map, caller=caller)
+    form = as_map(map, input, caller=caller)
     check_choice(method, "method", get_args(Method), caller=caller)
     check_positive_integer(max_regions, "max_regions", caller=caller)
     check_positive_integer(n_samples, "n_samples", caller=caller)

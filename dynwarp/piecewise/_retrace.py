@@ -144,7 +144,8 @@ def _push(form, level, vertices):
     first, last = jnp.sum(row * a, axis=1) + offset, jnp.sum(row * b, axis=1) + offset
     inserted = crosses & (level.left != level.right)
     t = jnp.where(inserted, first, 0.0) / jnp.where(inserted, first - last, 1.0)
-    x = a + t[:, None] * (b - a)
+    s = jnp.where(inserted, last, 1.0) / jnp.where(inserted, last - first, 1.0)
+    x = s[:, None] * a + t[:, None] * b
     values = x @ form.W2.T + form.h2
     # On its border a vertex has no side: the value is exactly zero, and stays so when the map changes.
     on = jnp.arange(form.h2.shape[0]) == jnp.where(crosses, border, -1)[:, None]

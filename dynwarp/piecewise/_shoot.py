@@ -16,8 +16,8 @@ from dynwarp.errors import ArgumentError
 from dynwarp.piecewise._as_map import as_map
 from dynwarp.piecewise._cycle import Cycle
 from dynwarp.piecewise._host import HostMap
-from dynwarp.piecewise._hyperplane import Hyperplanes
 from dynwarp.piecewise._rays import cross
+from dynwarp.piecewise._stable_side import StableSide
 
 MAX_PIECES = 2**18
 
@@ -121,7 +121,7 @@ def shoot_ray(
     if not length > 0:
         raise ArgumentError(f"{caller}: `length` must be positive (it may be infinite); got {length!r}.")
     f = HostMap.of(form)
-    planes = Hyperplanes.of(f, cycle, caller=caller)
+    planes = StableSide.parting(f, cycle, caller=caller)
     start, along = np.asarray(origin, np.float64)[None], np.asarray(known, np.float64)[None]
     found = cross(f, planes, start, along, np.array([float(length)]), iterations, max_pieces)
     return RayHits(
@@ -130,7 +130,7 @@ def shoot_ray(
         iterations=jnp.asarray(found.iterations),
         target=jnp.asarray(found.target),
         sign=jnp.asarray(found.sign),
-        normals=jnp.asarray(planes.normals),
+        normals=jnp.asarray(planes.normal),
         codes=found.codes,
         relus=f.h2.shape[0],
         completed=found.done,

@@ -9,6 +9,7 @@ import numpy as np
 
 from dynwarp._checks import check_choice, check_positive, check_positive_integer
 from dynwarp._results import RESULTS
+from dynwarp._typing import Input
 from dynwarp.errors import ArgumentError
 from dynwarp.piecewise._as_map import as_map
 from dynwarp.piecewise._cycle import Cycle
@@ -37,6 +38,7 @@ def trace_manifold(
     max_pieces: int | None = None,
     max_regions: int = _MAX_REGIONS,
     method: Literal["auto", "lines", "polyhedra"] = "auto",
+    input: Input | None = None,
 ) -> Manifold:
     """The stable or unstable manifold of a cycle, in exact pieces (host).
 
@@ -63,6 +65,7 @@ def trace_manifold(
       polyhedra of more dimensions.
     - `max_regions`: W^s looks for preimages in so many regions at most.
     - `method`: `"lines"` and `"polyhedra"` choose the representation; `"auto"` takes lines in one dimension.
+    - `input`: a constant input, `(d,)`, the one the cycle belongs to.
 
     **Returns:** a [`Manifold`][dynwarp.piecewise.Manifold]; a limit that was met stands in `limits` and sets
     `truncated`. Cost: W^u lines 2 10^5 vertices a second; W^s in proportion to pieces times regions, one small linear
@@ -83,7 +86,7 @@ def trace_manifold(
     (1, [103], False)
     """
     caller = "trace_manifold"
-    form = as_map(map, caller=caller)
+    form = as_map(map, input, caller=caller)
     check_choice(kind, "kind", ("stable", "unstable"), caller=caller)
     check_choice(method, "method", ("auto", "lines", "polyhedra"), caller=caller)
     iterations = check_positive_integer(iterations, "iterations", minimum=0, caller=caller)

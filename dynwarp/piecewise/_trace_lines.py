@@ -94,20 +94,22 @@ def push(f: HostMap, lines: Lines, box: Box, at_ends: np.ndarray | None) -> tupl
     sign = np.sign(values)
     segment, relu = np.nonzero((sign[:-1] * sign[1:] < 0) & joined[:, None])
     left_value, right_value = values[segment, relu], values[segment + 1, relu]
-    t = left_value / (left_value - right_value)
+    t, s = left_value / (left_value - right_value), right_value / (right_value - left_value)
     order = np.lexsort((t, segment))
-    segment, relu, t = segment[order], relu[order], t[order]
+    segment, relu, t, s = segment[order], relu[order], t[order], s[order]
     # ReLUs with one border meet it in one vertex.
     fresh = np.ones(len(t), bool)
     fresh[1:] = (segment[1:] != segment[:-1]) | (t[1:] - t[:-1] > ZERO)
-    segment, relu, t = segment[fresh], relu[fresh], t[fresh]
+    segment, relu, t, s = segment[fresh], relu[fresh], t[fresh], s[fresh]
 
     place = segment + 1
     at = np.insert(np.arange(len(vertices)), place, segment)
     to = np.insert(np.arange(len(vertices)), place, segment + 1)
     border = np.insert(np.full(len(vertices), -1) if at_ends is None else at_ends, place, relu)
-    fraction = np.insert(np.zeros(len(vertices)), place, t)
-    x = vertices[at] + fraction[:, None] * (vertices[to] - vertices[at])
+    # Convex combinations: an end that is far away takes no digits from a crossing near the other.
+    s = np.insert(np.ones(len(vertices)), place, s)[:, None]
+    t = np.insert(np.zeros(len(vertices)), place, t)[:, None]
+    x = s * vertices[at] + t * vertices[to]
     w = x @ f.W2.T + f.h2
     rows = np.flatnonzero((border >= 0) & (border < f.h2.shape[0]))
     w[rows, border[rows]] = 0.0
@@ -193,8 +195,8 @@ def _edges(lines, branches, W, h, relus) -> _Edges:
         n, r, t0, t1, h0, h1 = _clip(ya, yb, signs[regular], W, h)
         t, border = np.stack([t0, t1], axis=1), np.stack([h0, h1], axis=1)
         p, q = ya[n, r], yb[n, r]
-        position = p[:, None] + t[:, :, None] * (q - p)[:, None]
-        position[:, 1] = np.where((h1 < 0)[:, None], q, position[:, 1])
+        # Convex combinations, which at t = 0 and 1 are the ends.
+        position = (1 - t)[:, :, None] * p[:, None] + t[:, :, None] * q[:, None]
         parts.append(_Edges(segments[n], regular[r], t, border, position))
     for r in np.flatnonzero(branches.nullity == 1):
         parts.append(_collapsed(lines, start, branches, r, signs[r], W, h))
@@ -228,7 +230,7 @@ def _collapsed(lines, start, branches, r, signs, W, h) -> _Edges:
     va, vb = (a - branches.offsets[r]) @ normal, (b - branches.offsets[r]) @ normal
     hit = np.flatnonzero(va * vb < 0)
     t = va[hit] / (va[hit] - vb[hit])
-    target = a[hit] + t[:, None] * (b[hit] - a[hit])
+    target = (1 - t)[:, None] * a[hit] + t[:, None] * b[hit]
     foot = (target - branches.offsets[r]) @ np.linalg.pinv(branches.jacobians[r], rcond=1e-13).T
     values, speed = signs * (foot @ W.T + h), signs * (W @ branches.kernels[r])
     with np.errstate(divide="ignore", invalid="ignore"):

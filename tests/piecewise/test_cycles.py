@@ -277,6 +277,19 @@ def test_a_point_on_a_border_is_one_flagged_fixed_point():
         assert cycle.itinerary.tolist() == [[False]]
 
 
+@pytest.mark.parametrize("unit", [1.0, 1e-9])
+def test_a_border_is_near_or_far_beside_the_size_of_the_state(unit):
+    # Coordinate ReLUs: a coordinate of 3e-12 beside one of 2000 cannot be told from zero, one of 3e-3 can.
+    for offset, touches in ((1e-12, True), (1e-3, False)):
+        f = Map(0.5 * np.eye(2), 0.2 * np.eye(2), np.eye(2), unit * np.array([-1000.0, offset]), np.zeros(2))
+        (cycle,) = find_cycles(f, 1, key=KEY)
+        assert cycle.on_border.tolist() == [touches]
+        assert cycle.kind == ("nonhyperbolic" if touches else "stable")
+        found = fixed_points_by_region(f)
+        assert bool(found.is_hyperbolic[0]) != touches
+        np.testing.assert_allclose(found.points[0], unit * np.array([-2000, offset / 0.3]), rtol=1e-9, atol=1e-9 * unit)
+
+
 def test_tent_map_has_as_many_cycles_as_words():
     tent = Map([[2.0]], [[-4.0]], [[1.0]], [0.0], [-0.5])
     assert counts(find_cycles(tent, 9, key=KEY, certify="pruned"), 9) == [2] + [
@@ -323,6 +336,32 @@ def test_fixed_points_by_region_agree_with_the_search():
         ]
         np.testing.assert_array_equal(found.determinant_sign[i], signs)
         assert bool(found.is_coherent[i]) == (abs(sum(signs)) == 8)
+
+
+def test_many_regions_of_a_large_map():
+    # Above 12 dimensions LAPACK works on all regions at once.
+    rng = np.random.default_rng(0)
+    m, hidden = 14, 9
+    f = Map(
+        np.diag(rng.uniform(0.2, 0.8, m)),
+        0.3 * rng.normal(size=(m, hidden)),
+        np.eye(m)[-hidden:],
+        rng.normal(size=m),
+        np.zeros(hidden),
+    )
+    patterns = (np.arange(2**hidden)[:, None] >> np.arange(hidden)) & 1
+    jacobians = np.asarray(f.A) + np.einsum("ih,rh,hj->rij", f.W1, patterns, f.W2)
+    points = np.linalg.solve(np.eye(m) - jacobians, np.asarray(f.h1)[:, None])[..., 0]
+    inside = np.all((points[:, -hidden:] > 0) == patterns, axis=1)
+    assert inside.sum() == 4
+    # Again and again: two factorisations side by side block the CPU's threads now and then.
+    for _ in range(5):
+        found = jax.block_until_ready(fixed_points_by_region(f, capacity=8))
+    assert found.count == inside.sum()
+    np.testing.assert_allclose(found.points[: found.count], points[inside], atol=1e-11)
+    np.testing.assert_array_equal(found.determinant_sign, np.linalg.slogdet(jacobians)[0])
+    unstable = np.sum(np.abs(np.linalg.eigvals(jacobians[inside])) > 1, axis=1)
+    np.testing.assert_array_equal(found.n_unstable[: found.count], unstable)
 
 
 @pytest.mark.parametrize("m", [2, 5, 7])

@@ -1,6 +1,7 @@
 """Global manifolds: published numbers, two representations against each other, brute force, derivatives."""
 
 import json
+from fractions import Fraction
 from itertools import pairwise
 from pathlib import Path
 
@@ -12,7 +13,18 @@ import pytest
 
 import dynwarp as dw
 from dynwarp.errors import ArgumentError, NonFiniteError, ShapeError
-from dynwarp.piecewise import cycle_at, invariance_residual, retrace, trace_manifold
+from dynwarp.piecewise import (
+    cycle_at,
+    delta_sigma,
+    enumerate_regions,
+    homoclinic_points,
+    invariance_residual,
+    manifold_quality,
+    retrace,
+    trace_manifold,
+)
+from dynwarp.piecewise._host import Box, HostMap
+from dynwarp.piecewise._trace_lines import Lines, push
 
 DATA = Path(__file__).parents[3] / "shared" / "data"
 L, R = [False], [True]
@@ -250,6 +262,42 @@ def test_a_singular_region():
         assert min(piece.center[1] - piece.g.min() for piece in one.pieces) < -4.9
         assert invariance_residual(f, one, key=jax.random.key(0)) < 1e-13
         assert np.max(one.distance(other.sample(jax.random.key(1), 100))) < 1e-12
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_a_far_end_takes_no_digits_from_a_crossing(chaos, order):
+    f = HostMap.of(chaos[0])
+    ends = np.array([[-1e-3, 0.12345678], [1e12, 3e11]])
+    lines = Lines(ends[::order], np.array([True]), np.zeros(2, bool))
+    (a, b), (c, d) = (map(Fraction, end) for end in ends.tolist())
+    crossing = float(b - a * (d - b) / (c - a))
+    image, level, _ = push(f, lines, Box(np.full(2, -1e13), np.full(2, 1e13), False), None)
+    assert level.border.tolist() == [-1, 0, -1]
+    np.testing.assert_allclose(image.vertices[1], f.A @ [0, crossing] + f.h1, rtol=1e-14)
+
+
+def test_a_constant_input_is_a_constant_of_the_map(chaos):
+    form, saddle = chaos
+    given = jnp.array([2.0])
+    f = dw.models.ShallowPLRNN.from_parameters(
+        form.A, form.W1, form.W2, jnp.zeros(2), form.h2, input_weight=form.h1[:, None] / 2
+    )
+    for kind in ("stable", "unstable"):
+        one = trace_manifold(f, saddle, kind=kind, iterations=3, input=given)
+        other = trace_manifold(form, saddle, kind=kind, iterations=3)
+        np.testing.assert_array_equal(np.concatenate(one.vertices), np.concatenate(other.vertices))
+        assert invariance_residual(f, one, key=jax.random.key(1), n=20, input=given) < 1e-10
+    with pytest.raises(ArgumentError, match="no cycle of this map"):
+        trace_manifold(f, saddle, iterations=1)
+    found = homoclinic_points(f, saddle, iterations=3, input=given)
+    np.testing.assert_array_equal(found.points, homoclinic_points(form, saddle, iterations=3).points)
+    points = jnp.asarray(found.points) + 0.1
+    measured = delta_sigma(f, saddle, points, kind="stable", steps=9, input=given)
+    np.testing.assert_array_equal(measured, delta_sigma(form, saddle, points, kind="stable", steps=9))
+    box = (-5.0, 5.0)
+    quality = manifold_quality(f, one, box=box, key=jax.random.key(2), n=40, steps=9, input=given)
+    assert quality == manifold_quality(form, one, box=box, key=jax.random.key(2), n=40, steps=9)
+    np.testing.assert_array_equal(enumerate_regions(f, input=given).patterns, enumerate_regions(form).patterns)
 
 
 def test_limits(chaos):
