@@ -133,10 +133,7 @@ def _diagnose(
     states, dtype = states[0], states.dtype
     counts = jnp.sum(mask & blocks, axis=1).astype(dtype)
     weights = counts / jnp.maximum(jnp.sum(counts), 1)
-    # The largest entry first: squares of what has grown far overflow before their root does.
-    size, gradients = _scaled(gradients, dtype)
     whole = jax.tree.map(lambda g: jnp.tensordot(weights.astype(g.dtype), g, 1), gradients)
-    squares = jax.tree.map(lambda g: jnp.sum(jnp.abs(g) ** 2).astype(dtype), whole)
     # Without one block at a time.
     kept = jnp.where(weights < 1, 1 - weights, 1)
     others = jax.tree.map(
@@ -144,15 +141,17 @@ def _diagnose(
         whole,
         gradients,
     )
-    other_squares = jax.tree.map(lambda g: jnp.sum(jnp.abs(g.reshape(_BLOCKS, -1)) ** 2, axis=1).astype(dtype), others)
-    norm, norm_error = size * jnp.sqrt(_total(squares)), size * _jackknife(jnp.sqrt(_total(other_squares)))
-    block_norms = size * jnp.sqrt(
-        _total(jax.tree.map(lambda g: jnp.sum(jnp.abs(g.reshape(_BLOCKS, -1)) ** 2, axis=1).astype(dtype), gradients))
+    length = lambda x: _length(x).astype(dtype)  # noqa: E731
+    parameter_norms = jax.tree.map(length, whole)
+    other_norms, parts = (jax.tree.map(jax.vmap(length), tree) for tree in (others, gradients))
+    norm, other_totals, block_norms = (
+        jax.vmap(_length)(jnp.stack([jnp.atleast_1d(x) for x in jax.tree.leaves(tree)], axis=1))
+        for tree in (parameter_norms, other_norms, parts)
     )
+    norm, norm_error = norm[0], _jackknife(other_totals)
     loss_value = jnp.sum(weights * block_losses)
     loss_error = _jackknife((loss_value - weights * block_losses) / kept)
-    adjoint_size, adjoints = _scaled(adjoints, dtype)
-    adjoint_norms = adjoint_size * jnp.linalg.norm(jnp.tensordot(weights, adjoints, 1), axis=1)
+    adjoint_norms = jax.vmap(_length)(jnp.tensordot(weights, adjoints, 1))
 
     previous = jnp.concatenate([state0.astype(dtype)[None], states[:-1]])
     saturation, saturation_error = _saturation(model, states)
@@ -195,7 +194,7 @@ def _diagnose(
     result = RESULTS.where(norm > 0, RESULTS.successful, RESULTS.vanished)
     result = RESULTS.where(finite, result, RESULTS.non_finite)
     every = "every step" if len(looked_at) == steps else f"{len(looked_at)} of {steps} steps"
-    smallest = size * jnp.sqrt(jnp.min(jnp.stack([s for s in jax.tree.leaves(squares)])))
+    smallest = jnp.min(jnp.stack(jax.tree.leaves(parameter_norms)))
     log_sigma = jnp.log(sigma_max)
     steepest, spread = jnp.max(log_sigma), 0.0 if len(looked_at) == steps else jnp.std(log_sigma)
     # What does not decay lasts for ever; what is gone altogether, not at all.
@@ -254,7 +253,6 @@ def _diagnose(
                 "gradients are clipped", "gradient norm > clip", norm, clip, norm_error, "Steps have a fixed length."
             )
         )
-    root = lambda tree: jax.tree.map(lambda x: size * jnp.sqrt(x), tree)  # noqa: E731
     return Diagnosis(
         verdicts=tuple(verdicts),
         loss=loss_value,
@@ -262,8 +260,8 @@ def _diagnose(
         losses=_losses(readout, loss, states, inputs, targets, mask),
         gradient_norm=norm,
         gradient_norm_error=norm_error,
-        parameter_norms=root(squares),
-        parameter_norm_errors=jax.tree.map(_jackknife, root(other_squares)),
+        parameter_norms=parameter_norms,
+        parameter_norm_errors=jax.tree.map(_jackknife, other_norms),
         adjoint_norms=adjoint_norms,
         clip_rate=clip_rate,
         clip_rate_error=clip_error,
@@ -319,17 +317,14 @@ def _rows(weights, like):
     return weights.reshape(-1, *(1,) * (like.ndim - 1))
 
 
-def _scaled(tree, dtype):
-    """The largest entry of a tree, and the tree in units of it."""
-    largest = jnp.max(jnp.stack([jnp.max(jnp.abs(x)).astype(dtype) for x in jax.tree.leaves(tree)]))
-    size = jnp.where((largest > 0) & jnp.isfinite(largest), largest, 1)
-    return size, jax.tree.map(lambda x: x / size.astype(x.dtype), tree)
-
-
-def _total(tree):
-    leaves = jax.tree.leaves(tree)
-    return sum(leaves[1:], leaves[0])
+def _length(x):
+    """The Euclidean norm of all entries: the largest first, for squares of what has grown far overflow."""
+    size = jnp.max(jnp.abs(x))
+    safe = jnp.where(size > 0, size, 1)
+    return size * jnp.sqrt(jnp.sum((jnp.abs(x) / safe) ** 2))
 
 
 def _jackknife(without):
-    return jnp.sqrt((_BLOCKS - 1) / _BLOCKS * jnp.sum((without - jnp.mean(without)) ** 2))
+    # sqrt((B - 1) / B * sum of squares), in units that do not overflow.
+    size = jnp.max(jnp.abs(without))
+    return (_BLOCKS - 1) ** 0.5 * size * jnp.std(without / jnp.where(size > 0, size, 1))
