@@ -54,7 +54,6 @@ SURFACES = {
     "torus": (_torus, lambda x: jnp.cos(x[1]) / (TUBE * (RING + TUBE * jnp.cos(x[1])))),
     "flat torus": (_flat_torus, lambda x: 0 * x[0]),
     "helicoid": (_helicoid, lambda x: -(0.8**2) / (x[0] ** 2 + 0.8**2) ** 2),
-    "saddle": (_saddle, lambda x: -4 / (1 + 4 * x[0] ** 2 + 4 * x[1] ** 2) ** 2),
 }
 
 
@@ -143,7 +142,7 @@ def test_the_divergence_formula_fails_in_skewed_charts():
     grid = jnp.stack(jnp.meshgrid(jnp.linspace(-1, 1, 21), jnp.linspace(-1, 1, 21)), -1).reshape(-1, 2)
     both = jax.jit(jax.vmap(lambda x: (divergence(saddle.metric)(x), saddle.gaussian_curvature(x))))
     wrong, right = both(grid)
-    np.testing.assert_allclose(right, jax.vmap(SURFACES["saddle"][1])(grid), rtol=1e-12)
+    np.testing.assert_allclose(right, -4 / (1 + 4 * np.sum(grid**2, axis=1)) ** 2, rtol=1e-12)
     assert jnp.max(jnp.abs(wrong - right)) > 1
     sphere = g.Immersion(_sphere, dim=2)
     np.testing.assert_allclose(jax.jit(divergence(sphere.metric))(POINTS[0]), R**-2, rtol=1e-12)
