@@ -138,7 +138,7 @@ def _simulated_moments(lam, rho, steps, seed):
     x = lfilter([np.sqrt(1 - rho**2)], [1, -rho], noise)
     h = lfilter([0, 1], [1, -lam], x)
     dh = lfilter([0, 1], [1, -lam], h)
-    kept = [s[steps // 100 :] ** 2 for s in (h, dh)]
+    kept = [np.asarray(s)[steps // 100 :] ** 2 for s in (h, dh)]
     batches = [s[: len(s) // 50 * 50].reshape(50, -1).mean(axis=1) for s in kept]
     return [float(s.mean()) for s in kept], [float(b.std(ddof=1) / 50**0.5) for b in batches]
 

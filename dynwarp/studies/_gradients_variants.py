@@ -39,10 +39,11 @@ def _cells(steps: int):
 def variants(config) -> Part:
     """Cells on the three tasks that the literature of long memories uses, in small."""
     T = config.variant_length
-    tasks = {
-        "copy": Copy(delay=T - 2 * config.copy_length, length=config.copy_length, n_symbols=4),
-        "adding": Adding(steps=T),
-        "temporal order": TemporalOrder(steps=T, min_steps=T),
+    # The type checker takes properties of tasks for fields that are missing.
+    tasks: dict[str, Any] = {
+        "copy": Copy(delay=T - 2 * config.copy_length, length=config.copy_length, n_symbols=4),  # pyright: ignore
+        "adding": Adding(steps=T),  # pyright: ignore
+        "temporal order": TemporalOrder(steps=T, min_steps=T),  # pyright: ignore
     }
     curves = _curves(tasks, config)
     tail = max(1, config.variant_steps // 20)
@@ -62,7 +63,7 @@ def variants(config) -> Part:
             "gated cells learn the adding problem where a plain tanh network does not",
             "Hochreiter and Schmidhuber 1997",
             f"{T} steps, loss by that of chance after {config.variant_steps} updates: {listed(adding)}",
-            _order(min(adding["GRU"], adding["LSTM"]), adding["Elman"]),
+            _of_all(_order(adding["GRU"], adding["Elman"]), _order(adding["LSTM"], adding["Elman"])),
         ),
         Claim(
             "norm-preserving recurrences learn to copy before gated ones",
@@ -125,6 +126,13 @@ def _order(better: float, worse: float) -> str:
     if worse < 0.7 * better:
         return "fails"
     return "not reached" if min(better, worse) > 0.8 else "holds in part"
+
+
+def _of_all(*verdicts: str) -> str:
+    """One verdict where all agree; in part where only some hold."""
+    if len(set(verdicts)) == 1:
+        return verdicts[0]
+    return "holds in part" if "holds" in verdicts else "fails"
 
 
 def _curves(tasks, config) -> dict[str, np.ndarray]:

@@ -21,7 +21,7 @@ from dynwarp.studies._gradients_bounds import (
 from dynwarp.studies._gradients_learnability import _regimes, stable_samples
 from dynwarp.studies._gradients_memory import _diagonal_network, _output, _simulated_moments
 from dynwarp.studies._gradients_spectra import _real_radius
-from dynwarp.studies._gradients_variants import _order
+from dynwarp.studies._gradients_variants import _of_all, _order
 
 
 def test_nilpotent_steps_in_turn_explode():
@@ -68,11 +68,11 @@ def test_simulated_moments_of_a_white_signal():
 
 
 def test_regimes_of_the_window():
-    growth = _regimes(np.array([1e3, 1e4]))
+    growth, mismatch = _regimes(np.array([1e3, 1e4]))
     kappa = 3.0
     np.testing.assert_allclose(np.diff(growth["exponential"]), 50 / kappa * np.log(10), rtol=1e-6)
     np.testing.assert_allclose(growth["power"][1] / growth["power"][0], 10 ** (1 / kappa), rtol=1e-6)
-    assert growth["mismatch"] <= 1
+    assert mismatch <= 1
 
 
 def test_stable_samples_have_the_known_quartiles():
@@ -99,6 +99,8 @@ def test_verdicts_on_two_losses():
     assert _order(1.0, 0.1) == "fails"
     assert _order(0.95, 1.0) == "not reached"
     assert _order(0.5, 0.5) == "holds in part"
+    assert _of_all("holds", "holds") == "holds"
+    assert _of_all("holds", "not reached") == "holds in part"
 
 
 def test_is_registered(tmp_path):
