@@ -87,18 +87,18 @@ def fitted(held_out):
 
 @eqx.filter_jit
 def by_hand(modules, batch, state0):
-    """The loss and its gradient, a step and a trial at a time."""
+    """The loss and its gradient, a step at a time."""
+
+    def trial(modules, inputs, targets, mask):
+        cell, out = modules
+        state, error = state0, 0.0
+        for i in range(TASK.steps):
+            state = cell(state, inputs[i])
+            error += mask[i] * (out(state)[0] - targets[i, 0]) ** 2
+        return error / jnp.sum(mask)
 
     def loss(modules):
-        cell, out = modules
-        total = 0.0
-        for n in range(len(batch.inputs)):
-            state, error = state0, 0.0
-            for i in range(TASK.steps):
-                state = cell(state, batch.inputs[n, i])
-                error += batch.mask[n, i] * (out(state)[0] - batch.targets[n, i, 0]) ** 2
-            total += error / jnp.sum(batch.mask[n])
-        return total / len(batch.inputs)
+        return jnp.mean(jax.vmap(lambda *x: trial(modules, *x))(batch.inputs, batch.targets, batch.mask))
 
     return eqx.filter_value_and_grad(loss)(modules)
 
