@@ -65,7 +65,7 @@ class GradientsConfig:
     cutoff_depths: tuple[int, ...] = (5, 10, 20, 40)
     cutoff_width: int = 512
     cutoff_widths: tuple[int, ...] = (64, 256, 1_024)
-    cutoff_steps: int = 300
+    cutoff_steps: int = 400
     field_units: int = 400
     field_steps: int = 600
     field_networks: int = 2

@@ -194,11 +194,12 @@ def depth_cutoff(config) -> Part:
     runs = {}
     for width in config.cutoff_widths:
         runs[width] = np.asarray(_train_width(width, 0.5, 6, config.cutoff_steps, config.seed + 13))
-    floor = float(np.max([run.min() for run in runs.values()]))
-    goal = max(0.05, 1.5 * floor)
-    first = {width: int(np.argmax(run < goal)) for width, run in runs.items()}
-    widest, narrowest = max(first), min(first)
-    spread = max(first.values()) / max(1, min(first.values()))
+    floor = max(float(run.min()) for run in runs.values())
+    # The goals that all widths reach.
+    goals = [goal for goal in (0.05, 0.01) if goal > floor]
+    first = {goal: {width: int(np.argmax(run < goal)) for width, run in runs.items()} for goal in goals}
+    spread = max((max(x.values()) / max(1, min(x.values())) for x in first.values()), default=np.inf)
+    predicted = (max(runs) / min(runs)) ** 2
     claims = (
         Claim(
             "paired units with opposite output weights start at exactly zero",
@@ -240,10 +241,12 @@ def depth_cutoff(config) -> Part:
         Claim(
             "iterations fall as T^2 / (eps^2 m^2) with the width m",
             "the survey's rate; the paper: width only logarithmic in the number of samples",
-            f"steps to {goal:.2f} of the first loss: "
-            + ", ".join(f"m = {m}: {k}" for m, k in first.items())
-            + f"; 1 / m^2 would make them differ by {(widest / narrowest) ** 2:.0f}",
-            "fails" if spread < 3 else "holds",
+            "steps to a share of the first loss, for widths "
+            + ", ".join(map(str, runs))
+            + ": "
+            + "; ".join(f"{goal:g}: {', '.join(map(str, x.values()))}" for goal, x in first.items())
+            + f"; 1 / m^2 would make the ends differ by {predicted:.0f}",
+            "fails" if spread < predicted**0.25 else "holds in part",
         ),
     )
     figure, (left, right) = new_figure(2)
@@ -260,9 +263,14 @@ def depth_cutoff(config) -> Part:
         "several widths.",
         "Below a weight of one the curves are flat, above they rise exponentially for the identity and not "
         "for tanh; the "
-        "training curves of all widths coincide.",
+        "training curves of all widths fall together at first, and the narrowest lags late.",
     )  # fmt: skip
-    values = {"norms": norms, "kernel": curvature, "growth": rates, "steps": {str(m): k for m, k in first.items()}}
+    values = {
+        "norms": norms,
+        "kernel": curvature,
+        "growth": rates,
+        "steps": {str(goal): {str(m): k for m, k in x.items()} for goal, x in first.items()},
+    }
     text = (
         "h' = s(w h + U x), F = m^(-1/2) sum c_i h_i, weights w = +-alpha, c = +-1 fixed, and gradient "
         "descent projected "
