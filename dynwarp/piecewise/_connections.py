@@ -52,11 +52,12 @@ def search_lines(
     for _ in range(iterations):
         if not len(lines.vertices):
             return
-        lines, level, left_out = push(f, lines, box, at_ends)
-        limits |= {"box"} if left_out else set()
-        if lines.joined.sum() > cap:
+        image = push(f, lines, box, at_ends, cap)
+        if image is None:
             limits.add("pieces")
             return
+        lines, level, left_out = image
+        limits |= {"box"} if left_out else set()
         if np.abs(lines.vertices).max(initial=0.0) > _FAR:
             limits.add("overflow")
             return

@@ -22,9 +22,10 @@ def push_forward(f: HostMap, pieces, box: Box, iterations: int, max_pieces: int)
             if box.given and _outside(piece, box, reach):
                 left_out = True
                 continue
-            images += [_image(f, part, reach) for part in _split(f, piece, reach)]
-            if len(images) > max_pieces:
+            parts = _split(f, piece, reach, max_pieces - len(images))
+            if parts is None:
                 return tuple(pieces), done, left_out
+            images += [_image(f, part, reach) for part in parts]
         pieces = images
     return tuple(pieces), iterations, left_out
 
@@ -40,8 +41,8 @@ def _vertices(piece: Piece, reach: float):
     return polygon(piece.G, piece.g, reach) if piece.G.shape[1] == 2 else None
 
 
-def _split(f: HostMap, piece: Piece, reach: float) -> list[Piece]:
-    """The parts of a piece in the closed regions."""
+def _split(f: HostMap, piece: Piece, reach: float, limit: int) -> list[Piece] | None:
+    """The parts of a piece in the closed regions; None as soon as they are more than the limit."""
     parts = [piece]
     values, slopes = f.values(piece.center), f.W2 @ piece.basis
     for value, slope in zip(values, slopes):
@@ -60,8 +61,10 @@ def _split(f: HostMap, piece: Piece, reach: float) -> list[Piece]:
                 needed = tight(G, g, reach)
                 if interior(G, g, reach) is not None:
                     after.append(Piece(part.center, part.basis, G[needed], g[needed], part.itinerary, part.origin))
+            if len(after) > limit:
+                return None
         parts = after
-    return parts
+    return parts if len(parts) <= limit else None
 
 
 def _image(f: HostMap, piece: Piece, reach: float) -> Piece:

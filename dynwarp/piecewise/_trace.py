@@ -200,7 +200,11 @@ def _unstable_lines(f, form, local: LocalManifold, box, iterations, max_length, 
     # An end of a local manifold lies on a border: it must not be taken for a crossing.
     at_ends = np.array([b for low, high in local.ends for b in (_border(low), -1, _border(high))])
     for _ in range(iterations):
-        after, level, left_out = push(f, lines, box, at_ends)
+        image = push(f, lines, box, at_ends, max_pieces)
+        if image is None:
+            limits.add("pieces")
+            break
+        after, level, left_out = image
         if _too_much(after, max_length, max_pieces, limits):
             break
         limits |= {"box"} if left_out else set()

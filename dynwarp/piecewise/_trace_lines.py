@@ -64,10 +64,13 @@ def local_lines(local: LocalManifold) -> Lines:
     return Lines(np.array(vertices), np.array(joined[:-1]), np.array(on_cycle))
 
 
-def push(f: HostMap, lines: Lines, box: Box, at_ends: np.ndarray | None) -> tuple[Lines, Level, bool]:
+def push(
+    f: HostMap, lines: Lines, box: Box, at_ends: np.ndarray | None, max_segments: int
+) -> tuple[Lines, Level, bool] | None:
     """One image under the map: a vertex is inserted, exactly, at every crossing of a border, and all are mapped.
 
-    `at_ends`, `(n,)`: the border on which a vertex is known to lie, -1 for none. Segments outside a given box go.
+    `at_ends`, `(n,)`: the border on which a vertex is known to lie, -1 for none. Segments outside a given box go. None,
+    before memory is taken, where the image has more than `max_segments`.
     """
     vertices, joined, on_cycle = lines
     n = len(vertices)
@@ -101,6 +104,8 @@ def push(f: HostMap, lines: Lines, box: Box, at_ends: np.ndarray | None) -> tupl
     fresh = np.ones(len(t), bool)
     fresh[1:] = (segment[1:] != segment[:-1]) | (t[1:] - t[:-1] > ZERO)
     segment, relu, t, s = segment[fresh], relu[fresh], t[fresh], s[fresh]
+    if joined.sum() + len(segment) > max_segments:
+        return None
 
     place = segment + 1
     at = np.insert(np.arange(len(vertices)), place, segment)

@@ -14,6 +14,7 @@ import pytest
 import dynwarp as dw
 from dynwarp.errors import ArgumentError, NonFiniteError, ShapeError
 from dynwarp.piecewise import (
+    _pushforward,
     cycle_at,
     delta_sigma,
     enumerate_regions,
@@ -23,7 +24,10 @@ from dynwarp.piecewise import (
     retrace,
     trace_manifold,
 )
+from dynwarp.piecewise._halfspaces import interior
 from dynwarp.piecewise._host import Box, HostMap
+from dynwarp.piecewise._local import Piece
+from dynwarp.piecewise._pushforward import push_forward
 from dynwarp.piecewise._trace_lines import Lines, push
 
 DATA = Path(__file__).parents[3] / "shared" / "data"
@@ -271,7 +275,10 @@ def test_a_far_end_takes_no_digits_from_a_crossing(chaos, order):
     lines = Lines(ends[::order], np.array([True]), np.zeros(2, bool))
     (a, b), (c, d) = (map(Fraction, end) for end in ends.tolist())
     crossing = float(b - a * (d - b) / (c - a))
-    image, level, _ = push(f, lines, Box(np.full(2, -1e13), np.full(2, 1e13), False), None)
+    found = push(f, lines, Box(np.full(2, -1e13), np.full(2, 1e13), False), None, 2)
+    assert found is not None
+    image, level, _ = found
+    assert push(f, lines, Box(np.full(2, -1e13), np.full(2, 1e13), False), None, 1) is None
     assert level.border.tolist() == [-1, 0, -1]
     np.testing.assert_allclose(image.vertices[1], f.A @ [0, crossing] + f.h1, rtol=1e-14)
 
@@ -339,6 +346,26 @@ def test_exponential_polyhedra_stop_at_their_cap():
         _ = manifold.vertices
     x = manifold.sample(jax.random.key(0), 20)
     assert np.max(manifold.distance(x)) < 1e-10
+
+
+def test_a_piece_of_more_parts_than_the_cap_is_not_split_to_the_end(monkeypatch):
+    rng = np.random.default_rng(0)
+    f = HostMap(
+        2 * np.eye(2), 0.1 * rng.normal(size=(2, 30)), rng.normal(size=(30, 2)), np.zeros(2), rng.normal(size=30)
+    )
+    square = Piece(
+        np.zeros(2), np.eye(2), np.concatenate([np.eye(2), -np.eye(2)]), np.full(4, 3.0), np.zeros((0, 30)), 0
+    )
+    box = Box(np.full(2, -1e3), np.full(2, 1e3), False)
+    whole, done, _ = push_forward(f, (square,), box, 1, 1000)
+    assert done == 1
+    assert len(whole) > 100
+    tried = []
+    monkeypatch.setattr(_pushforward, "interior", lambda *args: tried.append(1) or interior(*args))
+    kept, done, _ = push_forward(f, (square,), box, 1, 12)
+    assert done == 0
+    assert kept == (square,)
+    assert len(tried) < 60
 
 
 def test_sample_is_uniform_by_length(chaos):
