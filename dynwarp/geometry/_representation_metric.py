@@ -36,8 +36,9 @@ from dynwarp.tasks import InputManifold
 
 _CALLER = "representation_metric"
 _KERNELS = {"forward": forward, "adjoint": reverse, "jacfwd": reference}
-# A row of the adjoint recursion costs as much as this many tangents, measured for networks of 64 to 256 units.
-_ROW = 2.0
+# The two methods cost the same where rows and tangents are equal in number (Elman networks of 64 and 256 units, 100
+# steps); the adjoint has the states to keep besides.
+_ROW = 1.5
 
 
 class RepresentationMetric(eqx.Module):
@@ -121,7 +122,7 @@ def representation_metric(
     - `method`: `"forward"` steps the state and its m tangents together; `"adjoint"` steps the derivatives of what is
       seen of each state wanted backwards, which costs the same for every m; `"jacfwd"` is the reference, automatic
       differentiation of the whole simulation. `"auto"` takes the adjoint where it is the cheaper one: where m is more
-      than twice the number of states wanted times that of observed dimensions.
+      than 1.5 times the number of states wanted times that of observed dimensions.
     - `readout`: a function `(n,) -> (o,)`; the metric is then that of the outputs.
     - `weight`: the matrix M of the inner product y^T M y', `(o, o)`, symmetric, or its diagonal `(o,)`.
     - `keep`: `"metric"` returns neither states nor tangents.
@@ -141,7 +142,7 @@ def representation_metric(
     `NonFiniteError`, `ModelError`; `ConvergenceError` with `throw`, outside of `jax.jit`.
 
     **Cost:** forward: 1 + m simulations, in matrix products over points and tangents; memory: the inputs and their
-    derivatives, and what is returned. Adjoint: one simulation whose states are kept, and two to three for each state
+    derivatives, and what is returned. Adjoint: one simulation whose states are kept, and one to two for each state
     wanted and each observed dimension.
 
     **Source:** Pellegrino & Chadwick, NeurIPS (2025), arXiv:2512.04310; the two equations of sensitivity are those of
