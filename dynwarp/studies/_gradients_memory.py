@@ -38,7 +38,7 @@ def curse_of_memory(config) -> Part:
     powers = {"white": power(0.0), "constant": power(1.0)}
     of_tanh = gradients.parameter_sensitivity(near, parametrisation="tanh", normalisation="l2")[0]
     of_exp = gradients.parameter_sensitivity(near, parametrisation="exp", normalisation="l2")[0]
-    ring = near * jnp.exp(0.5j)
+    ring = near.astype(complex) * complex(np.exp(0.5j))
     of_angle = gradients.parameter_sensitivity(ring, parametrisation="exp", normalisation="l2")[1]
     of_scaled = gradients.parameter_sensitivity(ring, parametrisation="scaled", normalisation="l2")[1]
     angles = [float(x[1] / x[0]) for x in (of_angle, of_scaled)]
@@ -110,7 +110,9 @@ def curse_of_memory(config) -> Part:
             left.plot(1 / (1 - x), checked[f"{x}, {rho}"]["measured"][1], "o", ms=4, color=f"C{i}")
     for name in ("tanh", "exp"):
         dots[name] = gradients.parameter_sensitivity(lam, parametrisation=name, normalisation="l2")[0]
-    dots["exp, angle"] = gradients.parameter_sensitivity(lam * jnp.exp(0.5j), normalisation="l2")[1]
+    dots["exp, angle"] = gradients.parameter_sensitivity(
+        lam.astype(complex) * complex(np.exp(0.5j)), normalisation="l2"
+    )[1]
     plot.sensitivities(memory, dots, label="E |d(gamma h)/dparameter|^2", ax=right)
     drawn = StudyFigure(
         "curse_of_memory", figure, "Sensitivity to the eigenvalue, theory and simulation; after normalisation and "
