@@ -92,7 +92,6 @@ def test_loss_and_gradient_agree_with_a_plain_loop(circle):
     [
         lambda key: dw.models.PLRNN(4, key=key),
         lambda key: dw.models.MeanCentredPLRNN(4, key=key),
-        lambda key: dw.models.ShallowPLRNN(4, 6, key=key),
         lambda key: dw.models.ShallowPLRNN(4, 6, clipped=True, key=key),
         lambda key: dw.models.DendriticPLRNN(4, 3, key=key),
         lambda key: dw.models.ALRNN(4, 2, dtype=jnp.float32, key=key),
@@ -101,7 +100,7 @@ def test_loss_and_gradient_agree_with_a_plain_loop(circle):
 )
 def test_every_kind_of_map_is_trained_in_its_own_precision(make, circle):
     model = make(jax.random.key(3))
-    fitted = run(model, circle, steps=6)
+    fitted = run(model, circle, steps=6, optimizer=optax.sgd(1e-2), clip=None)
     old, new = (jax.tree.leaves(eqx.filter(m, eqx.is_inexact_array)) for m in (model, fitted.model))
     assert [x.dtype for x in old] == [x.dtype for x in new]
     assert any(not np.array_equal(x, y) for x, y in zip(old, new))
@@ -167,13 +166,17 @@ def test_the_best_model_is_kept(model, circle):
     assert fitted.history.validation_step.tolist() == [4, 8, 12]
     assert fitted.stats["best_step"] == 8
     assert not identical(fitted.reconstruction, fitted.last)
-    assert identical(fitted.model, run(model, circle, steps=12, validate_every=4, validation=circle).model) is False
 
 
 def test_validation_on_a_recording_is_the_loss_there(model, circle):
     fitted = run(model, circle, steps=4, validate_every=4, validation=circle[:9], noise=0.3)
-    exact = run(fitted.last, circle[:9], steps=1, batch_size=1)
-    np.testing.assert_allclose(fitted.history.validation[0], exact.history.loss[0], rtol=1e-12)
+    state, errors = fitted.last.encode(jnp.asarray(circle[0])), []
+    for i, target in enumerate(circle[1:9]):
+        state = fitted.last.map(state)
+        errors.append(np.mean((state[:2] - target) ** 2))
+        # Forcing every eight steps, the length of the only window.
+        state = state.at[:2].set(target) if i == 0 else state
+    np.testing.assert_allclose(fitted.history.validation[0], np.mean(errors), rtol=1e-12)
 
 
 @pytest.mark.parametrize("stop", [4, 7])
@@ -290,7 +293,7 @@ def test_a_rule_stands_in_for_autodiff(circle):
 
     start = dw.models.Elman(0, 5, key=jax.random.key(0))
     readout = dw.models.Readout(5, 2, key=jax.random.key(1))
-    options = {"readout": readout, "optimizer": optax.sgd(0.1), "steps": 5, "noise": 0.05}
+    options = {"readout": readout, "optimizer": optax.sgd(0.1), "steps": 5, "noise": 0.05, "clip": None}
     plain = run(start, circle, **options)
     ruled = run(start, circle, rule=Exact(), **options)
     # Same windows and noise of another key: the losses start alike; the initial map is the rule's to leave alone.
@@ -301,11 +304,9 @@ def test_a_rule_stands_in_for_autodiff(circle):
     assert identical(second.reconstruction.initial_weight, begin.initial_weight)
     assert not identical(first.reconstruction.initial_weight, begin.initial_weight)
     one = quiet | {"steps": 1}
-    a, b = run(begin, circle, **one), run(begin, circle, rule=Exact(), clip=None, **one)
-    c = run(begin, circle, clip=None, **one)
-    for x, y in zip(*(jax.tree.leaves(eqx.filter((m.model, m.reconstruction.readout), eqx.is_array)) for m in (b, c))):
+    a, b = run(begin, circle, **one), run(begin, circle, rule=Exact(), **one)
+    for x, y in zip(*(jax.tree.leaves(eqx.filter((m.model, m.reconstruction.readout), eqx.is_array)) for m in (a, b))):
         np.testing.assert_allclose(x, y, rtol=1e-12, atol=1e-15)
-    assert a.stats["steps"] == 1
     assert plain.history.loss.shape == ruled.history.loss.shape
 
 
@@ -319,7 +320,7 @@ def test_progress_goes_to_a_function_or_a_bar(model, circle, capsys):
 
 
 def test_series_brings_its_units(model):
-    t = np.arange(60.0)
+    t = np.arange(120.0)
     series = dw.io.make_series(np.stack([5 + 2 * np.sin(t / 3), np.cos(t / 3)], axis=1))
     fitted = run(model, series)
     np.testing.assert_allclose(fitted.reconstruction.mean, series.mean)
