@@ -12,6 +12,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Complex, Float, Int
 
 from dynwarp._checks import check_shape
+from dynwarp._compat import concrete
 from dynwarp._results import RESULTS
 from dynwarp._typing import Input, Scalar
 from dynwarp.errors import ArgumentError
@@ -71,6 +72,13 @@ class Cycle(eqx.Module):
             return "stable"
         return "unstable" if (moduli > 1).all() else "saddle"
 
+    def __repr__(self) -> str:
+        points, multipliers = concrete(self.points), concrete(self.multipliers)
+        if points is None or multipliers is None or points.ndim != 2:
+            return super().__repr__()
+        start, factors = (np.array2string(x, precision=6, threshold=12) for x in (points[0], multipliers))
+        return f"Cycle(period={self.period}, kind={self.kind!r}, points[0]={start}, multipliers={factors})"
+
 
 class Cycles(eqx.Module):
     """What [`find_cycles`][dynwarp.piecewise.find_cycles] returns: an iterable of [`Cycle`][dynwarp.piecewise.Cycle].
@@ -102,6 +110,11 @@ class Cycles(eqx.Module):
 
     def __getitem__(self, index: int) -> Cycle:
         return self.cycles[index]
+
+    def __repr__(self) -> str:
+        counts = {period: len(self.of_period(period)) for period in self.complete}
+        whole = [period for period, complete in self.complete.items() if complete]
+        return f"Cycles({len(self)} by period {counts}, complete={whole}, truncated={self.truncated})"
 
     def of_period(self, period: int) -> list[Cycle]:
         """The cycles of this least period."""

@@ -8,6 +8,9 @@ from jaxtyping import Array, Complex, Float
 
 from dynwarp._linalg import eigenvalues
 
+# Turns around a cycle until orthonormal frames have settled.
+_TURNS = 6
+
 
 def solve_cyclic(jacobians: Float[Array, "k M M"], offsets: Float[Array, "k M"]) -> Float[Array, "k M"]:
     """The points of a periodic orbit of affine maps: z[i + 1] = J[i] z[i] + b[i], with z[k] = z[0].
@@ -74,10 +77,9 @@ def cycle_multipliers(jacobians: Float[Array, "k M M"]) -> Complex[Array, " M"]:
     def carry_frame(q, jacobian):
         return jnp.linalg.qr(jacobian @ q)[0], q
 
-    frame = jnp.eye(m, dtype=jacobians.dtype)
-    for _ in range(6):
-        frame, _ = jax.lax.scan(carry_frame, frame, frozen)
-    last, frames = jax.lax.scan(carry_frame, frame, frozen)
+    # Some turns for the frames to settle, and one more, in which they are used.
+    last, frames = jax.lax.scan(carry_frame, jnp.eye(m, dtype=jacobians.dtype), jnp.tile(frozen, (_TURNS + 1, 1, 1)))
+    frames = frames[-k:]
     after = jnp.concatenate([frames[1:], last[None]])
     factors = jnp.einsum("kji,kjl,klm->kim", after, jacobians, frames)
     lower = jnp.tril(factors, -1)

@@ -64,6 +64,12 @@ class Manifold(eqx.Module):
     polyhedra: tuple[Piece, ...]
     history: History | None
 
+    def __repr__(self) -> str:
+        return (
+            f"Manifold(kind={self.kind!r}, dimension={self.dimension}, iterations={self.iterations}, "
+            f"{self.number_of_pieces} pieces, limits={self.limits})"
+        )
+
     @property
     def truncated(self) -> bool:
         return bool(self.limits)

@@ -86,12 +86,20 @@ def splitting(
         raise ArgumentError(f"{caller}: `itinerary` must be boolean; got {itinerary.dtype}.")
     end = cycle if other is None else other
     for name, saddle, point, index in (("cycle", cycle, "origin", origin), ("other", end, "target", target)):
+        if not isinstance(saddle, Cycle):
+            raise ArgumentError(
+                f"{caller}: `{name}` must be a Cycle, of find_cycles or cycle_at; got {type(saddle).__name__}."
+            )
         check_shape(saddle.itinerary, f"{name}.itinerary", ("k", form.h2.shape[0]), caller=caller)
         known, position = concrete(saddle.multipliers), concrete(index)
         if known is not None and np.sum(np.abs(known) > 1) != 1:
             raise ArgumentError(
                 f"{caller}: `{name}` must have one unstable direction; it has {int(np.sum(np.abs(known) > 1))}."
             )
+        border = concrete(saddle.on_border)
+        if known is not None and border is not None and saddle.kind == "nonhyperbolic":
+            where = "a point of it lies on a border" if border.any() else "a multiplier lies on the unit circle"
+            raise ArgumentError(f"{caller}: `{name}` must be hyperbolic and off all borders; {where}.")
         if position is not None and not 0 <= position < saddle.period:
             raise ArgumentError(f"{caller}: `{point}` must be below the period, {saddle.period}; got {index!r}.")
     return _splitting(form, cycle.itinerary, end.itinerary, itinerary, jnp.asarray(origin), jnp.asarray(target))

@@ -304,6 +304,17 @@ def test_lyndon_words_are_counted_by_the_necklace_formula():
         assert np.sum(words.is_lyndon()) == count_lyndon(3, k)
 
 
+def test_cycles_print_what_they_are(fig5):
+    cycles = find_cycles(fig5, 3, key=KEY)
+    assert repr(cycles) == "Cycles(4 by period {1: 1, 2: 1, 3: 2}, complete=[1, 2, 3], truncated=False)"
+    text = repr(cycles[0])
+    assert text.startswith("Cycle(period=1, kind='saddle', points[0]=[-0.288478 -0.165141]")
+    assert "-1.427738" in text
+    traced = []
+    jax.jit(lambda f: traced.append(repr(cycle_at(f, jnp.array([[False]])))))(fig5)
+    assert "points" in traced[0]
+
+
 def test_limits_are_reported(fig5):
     stopped = find_cycles(fig5, 12, key=KEY, max_certificate_work=10, periods=[12], n_starts=128)
     assert stopped.truncated

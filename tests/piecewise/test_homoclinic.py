@@ -440,6 +440,10 @@ def test_messages(chaos):
         splitting(wide, cycle_of([L], wide), jnp.array([L]))
     with pytest.raises(ShapeError, match="`itinerary`"):
         splitting(f, saddle, jnp.array([[True, False]]))
+    with pytest.raises(ArgumentError, match="`cycle` must be a Cycle"):
+        splitting(f, saddle.points, jnp.array([L]))
+    with pytest.raises(ArgumentError, match="lies on a border"):
+        splitting(f, eqx.tree_at(lambda c: c.on_border, saddle, jnp.array([True])), jnp.array([L]))
     with pytest.raises(ArgumentError, match="must be boolean"):
         splitting(f, saddle, jnp.array([[1]]))
     with pytest.raises(ArgumentError, match="`target` must be below the period, 1"):
