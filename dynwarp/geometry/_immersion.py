@@ -27,8 +27,9 @@ class Immersion(AbstractChart):
       should be an `eqx.Module`.
     - `dim`, `periods`, `bounds`, `tolerance`: as for [`Metric`][dynwarp.geometry.Metric].
 
-    **Methods:** `metric`, `volume`, `christoffel`, `riemann`, `ricci`, `scalar_curvature`, `gaussian_curvature`,
-    `second_fundamental_form`, `mean_curvature`. Cost of a curvature: 1 + m + m^2 evaluations of `fn`.
+    **Methods:** those of [`Metric`][dynwarp.geometry.Metric], `second_fundamental_form` and `mean_curvature`.
+
+    **Cost:** of a curvature, 1 + m + m^2 evaluations of `fn`.
 
     **Raises:** `ArgumentError`, `ShapeError` for what does not fit.
 

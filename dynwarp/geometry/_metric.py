@@ -25,8 +25,8 @@ class Metric(AbstractChart):
     - `tolerance`: the least sine between coordinate directions at which there is a curvature; None: eps^(1/4), 1.2e-4
       in float64, which leaves about 8 digits.
 
-    **Methods:** `metric`, `volume`, `christoffel`, `riemann`, `ricci`, `scalar_curvature`, `gaussian_curvature`. NaN
-    where the metric is not positive definite.
+    **Methods:** `metric`, `volume`, `christoffel`, `riemann`, `ricci`, `scalar_curvature`, `gaussian_curvature`; `exp`,
+    `log`, `distance`, `geodesic`, `connect`, `parallel_transport`. NaN where the metric is not positive definite.
 
     **Raises:** `ArgumentError`, `ShapeError` for what does not fit.
 
