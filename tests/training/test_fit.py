@@ -12,6 +12,8 @@ from dynwarp import training
 from dynwarp._results import RESULTS
 from dynwarp.errors import ArgumentError, CheckpointError, ConvergenceError, NonFiniteError, SeriesError, ShapeError
 
+# The default has a program that takes longer to compile.
+OPTIMIZER = optax.sgd(1e-2)
 ROTATION = np.array([[np.cos(0.3), -np.sin(0.3)], [np.sin(0.3), np.cos(0.3)]])
 
 
@@ -27,7 +29,8 @@ def model():
 
 
 def run(model, data, **options):
-    return training.fit(model, data, **({"steps": 12, "key": jax.random.key(1), "sequence_length": 8} | options))
+    defaults = {"steps": 12, "key": jax.random.key(1), "sequence_length": 8, "optimizer": OPTIMIZER}
+    return training.fit(model, data, **(defaults | options))
 
 
 def identical(a, b):
@@ -100,7 +103,7 @@ def test_loss_and_gradient_agree_with_a_plain_loop(circle):
 )
 def test_every_kind_of_map_is_trained_in_its_own_precision(make, circle):
     model = make(jax.random.key(3))
-    fitted = run(model, circle, steps=6, optimizer=optax.sgd(1e-2), clip=None)
+    fitted = run(model, circle, steps=6, clip=None)
     old, new = (jax.tree.leaves(eqx.filter(m, eqx.is_inexact_array)) for m in (model, fitted.model))
     assert [x.dtype for x in old] == [x.dtype for x in new]
     assert any(not np.array_equal(x, y) for x, y in zip(old, new))
@@ -224,7 +227,7 @@ def test_resuming_another_run_or_a_damaged_file_is_refused(model, circle, tmp_pa
     with pytest.raises(ArgumentError, match="another `key`"):
         run(model, circle, directory=tmp_path, resume=True, key=jax.random.key(9))
     with pytest.raises(CheckpointError, match="structure"):
-        run(model, circle, directory=tmp_path, resume=True, optimizer=optax.sgd(0.1))
+        run(model, circle, directory=tmp_path, resume=True, optimizer=optax.adam(0.1))
     file = tmp_path / "training.dyn"
     file.write_bytes(file.read_bytes()[:-40])
     with pytest.raises(CheckpointError):
@@ -315,7 +318,7 @@ def test_progress_goes_to_a_function_or_a_bar(model, circle, capsys):
     run(model, circle, progress=lambda step, steps, figures: seen.append((step, steps, sorted(figures))))
     assert seen[-1][:2] == (12, 12)
     assert "loss" in seen[-1][2]
-    run(model, circle, progress=True)
+    run(model, circle, progress=True, optimizer=None)
     assert "12/12" in capsys.readouterr().err
 
 
