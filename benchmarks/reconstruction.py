@@ -85,8 +85,8 @@ DUFFING_POINTS = np.array([[0.0, 0.0], [10**0.5, 0.0], [-(10**0.5), 0.0]])
 def duffing(folder: Path):
     """Transients into both wells, a sample every five steps of the integrator.
 
-    A third start near the saddle, which the others pass by too fast to tell where it is, and the recordings end when the
-    wells are reached: rows at rest say nothing about the rest.
+    A third start near the saddle, which the others pass too fast to tell where it is, and the recordings end soon after
+    the wells are reached: rows at rest say nothing about the rest.
     """
     rng = np.random.default_rng(0)
     starts = np.concatenate([rng.uniform([-4.5, -3], [4.5, 3], (100, 2)), rng.uniform(-1, 1, (50, 2))])
