@@ -172,7 +172,8 @@ def false_neighbours(
     rows = embed((x - x.mean(axis=0)) / spread, check_positive_integer(dimension, "dimension", caller=caller) + 1, lag)
     points, following = rows[:, : -x.shape[1]], rows[:, -x.shape[1] :]
     asked = np.unique(np.linspace(0, len(rows) - 1, min(most, len(rows))).astype(int))
-    distances, neighbours = KDTree(points).query(points[asked], k=2)
+    found = KDTree(points).query(points[asked], k=2)
+    distances, neighbours = np.asarray(found[0]), np.asarray(found[1])
     # Of points that coincide the first found may be another than the point itself.
     other = np.where(neighbours[:, 0] == asked, neighbours[:, 1], neighbours[:, 0])
     distance = np.where(neighbours[:, 0] == asked, distances[:, 1], distances[:, 0])

@@ -182,7 +182,7 @@ class Manifold(eqx.Module):
                 raise ArgumentError(f"Manifold.sample: no part of the manifold lies inside `box` {box!r}.")
 
             return lambda n: _on_segments(generator, a, b, weights / weights.sum(), n)
-        pieces = self.polyhedra if box is None else _within_box(self.polyhedra, *box, self._reach)
+        pieces = self.polyhedra if box is None else _within_box(self.polyhedra, box[0], box[1], self._reach)
         if not pieces:
             raise ArgumentError(f"Manifold.sample: no part of the manifold lies inside `box` {box!r}.")
         if all(piece.basis.shape[1] == 2 for piece in pieces):

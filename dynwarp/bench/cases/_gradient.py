@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -56,7 +58,9 @@ def _elman(*, state_size, input_size, steps, batch, dtype, seed, remat, last_onl
     model = dw.models.Elman(d, n, dtype=jnp.dtype(dtype), key=jax.random.key(seed))
     states0 = normal(seed + 1, (batch, n), dtype, scale=0.1)
     inputs = normal(seed + 2, (batch, steps, d), dtype)
-    ways = {name: (_gradient, (model, states0, inputs, other, last_only)) for name, other in variants.items()}
+    ways: dict[str, tuple[Callable, tuple]] = {
+        name: (_gradient, (model, states0, inputs, other, last_only)) for name, other in variants.items()
+    }
     if not last_only:
         ways["elman_states"] = (_sequence_gradient, (model, states0, inputs))
     return Kernel(
