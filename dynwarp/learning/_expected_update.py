@@ -222,7 +222,9 @@ def _stationary_loss(student, teacher):
     solution = solve_shared_stein((W, V), equations, (B @ B.T, D @ B.T, D @ D.T))
     S, X, T = solution.values
     loss = jnp.trace(A @ S @ A.T - 2 * C @ X @ A.T + C @ T @ C.T) / 2
-    return jnp.where(solution.converged, jnp.maximum(loss, 0), jnp.nan), solution.converged
+    # Rounding may leave a negative loss; the clamp moves the value alone, or derivatives would vanish at the teacher.
+    loss = loss + jax.lax.stop_gradient(jnp.maximum(loss, 0) - loss)
+    return jnp.where(solution.converged, loss, jnp.nan), solution.converged
 
 
 def _raise_diverged(converged, rule, W, V, caller):

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import scipy.linalg
 
 import dynwarp as dw
 from dynwarp import learning as l
@@ -101,6 +102,15 @@ def test_bptt_is_the_gradient_of_the_loss(options):
     for mine, exact in zip(l.expected_update(l.BPTT(), STUDENT, TEACHER, **options), gradient):
         assert np.abs(mine - exact).max() < 1e-11
     assert float(l.expected_loss(TEACHER, TEACHER, **options)) < 1e-13
+
+
+def test_the_loss_keeps_its_curvature_at_the_teacher():
+    def loss(A):
+        return l.expected_loss(SimpleNamespace(W=TEACHER.W, B=TEACHER.B, A=A), TEACHER)
+
+    gramian = scipy.linalg.solve_discrete_lyapunov(np.asarray(TEACHER.W), np.asarray(TEACHER.B @ TEACHER.B.T))
+    for output, block in enumerate(np.asarray(jax.hessian(loss)(TEACHER.A))):
+        assert np.abs(block[:, output] - gramian).max() < 1e-12 * np.abs(gramian).max()
 
 
 def test_snap_on_a_sparse_network_is_the_masked_influence():
