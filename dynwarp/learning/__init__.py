@@ -45,6 +45,7 @@ from dynwarp.learning._rank import RankProfile as RankProfile
 from dynwarp.learning._rank import column_space as column_space
 from dynwarp.learning._rank import column_space_drift as column_space_drift
 from dynwarp.learning._rank import rank_profile as rank_profile
+from dynwarp.learning._representation_alignment import LocalRepresentationAlignment as LocalRepresentationAlignment
 from dynwarp.learning._rules import BPTT as BPTT
 from dynwarp.learning._rules import RFLO as RFLO
 from dynwarp.learning._rules import RTRL as RTRL
