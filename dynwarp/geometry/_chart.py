@@ -1,8 +1,8 @@
 """Riemannian geometry in one chart: what a metric alone and an immersion have in common."""
 
 import abc
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, Self
 
 import equinox as eqx
 import jax
@@ -17,6 +17,7 @@ from dynwarp.dynamics._stepping import as_floating
 from dynwarp.errors import ArgumentError
 from dynwarp.geometry._frames import independence, invert_upper, solve_transposed
 from dynwarp.geometry._geodesics import Geodesic, certain_length, connect, exponential, spline, transport
+from dynwarp.geometry._interpolant import interpolate
 
 
 class AbstractChart(eqx.Module):
@@ -56,6 +57,10 @@ class AbstractChart(eqx.Module):
     @abc.abstractmethod
     def _bend(self, x, v, w):
         """Gamma(v, w), (m,), unchecked."""
+
+    @abc.abstractmethod
+    def _value(self, x):
+        """What `fn` returns, checked."""
 
     def metric(self, x: Float[Array, " m"]) -> Float[Array, "m m"]:
         """G_ij, shape `(m, m)`."""
@@ -155,6 +160,26 @@ class AbstractChart(eqx.Module):
                 raise ArgumentError(f"parallel_transport: `curve` must hold at least 4 points; got {len(curve)}.")
             curve = spline(curve)
         return transport(self, curve, v)
+
+    def surrogate(self, grid: int | Sequence[int]) -> Self:
+        """The same with `fn` replaced by its interpolant on a tensor grid, for geodesics, distance matrices and maps of
+        expensive surfaces.
+
+        Fourier series along periodic coordinates, Chebyshev series along those with `bounds`: for a smooth `fn` the
+        error falls faster than any power of the number of nodes, for one with kinks it falls slowly. `.fn` is an
+        [`Interpolant`][dynwarp.geometry.Interpolant], whose `error` is an estimate of it. Of an immersion it is the
+        points that are interpolated; where N is large and lengths are all that is wanted, the surrogate of
+        `Metric(immersion.metric, ...)` is cheaper. Differentiable in the arrays of `fn`.
+
+        **Arguments:** `grid`, the number of nodes, at least 4, or a sequence of one for each coordinate.
+
+        **Raises:** `ArgumentError` for a coordinate with neither a period nor finite bounds, and for a grid that does
+        not fit; `NonFiniteError` where `fn` is not finite on the grid (under `jax.jit` all is NaN instead).
+
+        **Cost:** one evaluation of `fn` for each of the nodes, all side by side.
+        """
+        fn = interpolate(self, type(self)._value, grid)
+        return eqx.tree_at(lambda chart: chart.fn, self, fn)
 
     def _point(self, x, caller, name="x"):
         x = as_floating(x)

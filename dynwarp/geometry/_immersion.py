@@ -70,6 +70,9 @@ class Immersion(AbstractChart):
         """The mean curvature vector G^ij II_ij / m; its length is 1 / r for a sphere."""
         return _mean_curvature(self, self._point(x, "mean_curvature"))
 
+    def _value(self, x):
+        return self._embed(x)
+
     def _embed(self, x):
         point = evaluate(self, x)
         check_shape(point, "fn(x)", ("N",), caller="Immersion")

@@ -26,7 +26,8 @@ class Metric(AbstractChart):
       in float64, which leaves about 8 digits.
 
     **Methods:** `metric`, `volume`, `christoffel`, `riemann`, `ricci`, `scalar_curvature`, `gaussian_curvature`; `exp`,
-    `log`, `distance`, `geodesic`, `connect`, `parallel_transport`. NaN where the metric is not positive definite.
+    `log`, `distance`, `geodesic`, `connect`, `parallel_transport`; `surrogate`. NaN where the metric is not
+    positive definite.
 
     **Raises:** `ArgumentError`, `ShapeError` for what does not fit.
 
@@ -55,6 +56,9 @@ class Metric(AbstractChart):
         self.fn = fn
         self.dim, self.periods, self.bounds = check_chart(fn, dim, periods, bounds, "Metric")
         self.tolerance = tolerance
+
+    def _value(self, x):
+        return self._metric(x)
 
     def _metric(self, x):
         metric = evaluate(self, x)
