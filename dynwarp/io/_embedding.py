@@ -155,7 +155,7 @@ def false_neighbours(
     **Example:**
 
     >>> import numpy as np, dynwarp as dw
-    >>> wave = np.sin(np.arange(1000) * 2 * np.pi / 40.3)
+    >>> wave = np.sin(0.156 * np.arange(1000))
     >>> dw.io.false_neighbours(wave, 1, 10) > 0.2, dw.io.false_neighbours(wave, 2, 10) < 0.01
     (True, True)
     """
@@ -202,7 +202,7 @@ def choose_dimension(
     **Example:**
 
     >>> import numpy as np, dynwarp as dw
-    >>> dw.io.choose_dimension(np.sin(np.arange(1000) * 2 * np.pi / 40.3), 10)
+    >>> dw.io.choose_dimension(np.sin(0.156 * np.arange(1000)), 10)
     2
     """
     max_dimension = check_positive_integer(max_dimension, "max_dimension", caller="choose_dimension")

@@ -16,7 +16,7 @@ from dynwarp._typing import Input, Scalar
 from dynwarp.errors import ArgumentError
 from dynwarp.models import PiecewiseLinearMap
 from dynwarp.piecewise._as_map import as_map
-from dynwarp.piecewise._cycle import Cycle
+from dynwarp.piecewise._cycle import HYPERBOLICITY_TOLERANCE, Cycle
 from dynwarp.piecewise._cyclic import solve_cyclic
 
 # A matrix to the power 2^40 is of rank one wherever one eigenvalue leads by more than 1e-11.
@@ -97,8 +97,9 @@ def splitting(
                 f"{caller}: `{name}` must have one unstable direction; it has {int(np.sum(np.abs(known) > 1))}."
             )
         border = concrete(saddle.on_border)
-        if known is not None and border is not None and saddle.kind == "nonhyperbolic":
-            where = "a point of it lies on a border" if border.any() else "a multiplier lies on the unit circle"
+        marginal = known is not None and np.any(np.abs(np.abs(known) - 1) <= HYPERBOLICITY_TOLERANCE)
+        if marginal or (border is not None and border.any()):
+            where = "a multiplier lies on the unit circle" if marginal else "a point of it lies on a border"
             raise ArgumentError(f"{caller}: `{name}` must be hyperbolic and off all borders; {where}.")
         if position is not None and not 0 <= position < saddle.period:
             raise ArgumentError(f"{caller}: `{point}` must be below the period, {saddle.period}; got {index!r}.")

@@ -100,7 +100,8 @@ def optima(config) -> Part:
         ),
     )
 
-    grid_s = jnp.linspace(-4.0, 4.0, config.grid)
+    # An even number of points leaves out s = 0, where there is no optimum (s, p/s, w*).
+    grid_s = jnp.linspace(-4.0, 4.0, config.grid + config.grid % 2)
     grid_r = jnp.linspace(-2.0, 2.0, config.grid)
     narrow_s = jnp.linspace(-3.0, -1.5, config.grid)
     narrow_r = jnp.linspace(0.0, 0.12, config.grid)
