@@ -8,19 +8,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from dynwarp._checks import (
-    check_finite,
-    check_float64,
-    check_positive,
-    check_positive_integer,
-    check_shape,
-    check_state,
-)
+from dynwarp._checks import check_positive_integer
 from dynwarp._results import RESULTS, raise_failed
 from dynwarp._typing import Inputs, Scalar, State
 from dynwarp.dynamics._orthonormalise import gram_schmidt
-from dynwarp.dynamics._stepping import Model, Signal, Step, as_floating, is_field
-from dynwarp.errors import ArgumentError
+from dynwarp.dynamics._stepping import Model, Signal, check_leading, prepare_step
 
 
 class CovariantVectors(eqx.Module):
@@ -102,32 +94,11 @@ def covariant_lyapunov_vectors(
     (0.0, -1.5)
     """
     caller = "covariant_lyapunov_vectors"
-    field = is_field(model, caller)
-    check_state(model, state0, caller=caller)
     check_positive_integer(steps, "steps", caller=caller)
     for name, value in (("transient", transient), ("settle", settle)):
         check_positive_integer(value, name, minimum=0, caller=caller)
-    size = len(state0)
-    k = size if k is None else check_positive_integer(k, "k", caller=caller)
-    if k > size:
-        raise ArgumentError(f"{caller}: `k` must be at most the state size {size}; got {k}.")
-    if field and dt is None:
-        raise ArgumentError(f"{caller}: `dt`, the step of the integrator, is required for a field.")
-    if dt is not None:
-        check_positive(dt, "dt", caller=caller)
-    signal = None
-    if inputs is not None and field:
-        if not (callable(inputs) or hasattr(inputs, "evaluate")):
-            raise ArgumentError(f"{caller}: `inputs` of a field must be a function of time or a diffrax path.")
-        signal, inputs = inputs, None
-    elif inputs is not None:
-        check_shape(inputs, "inputs", (transient + steps + settle, model.input_size), caller=caller)
-        check_finite(inputs, "inputs", caller=caller)
-    state = as_floating(state0)
-    check_finite(state, "state0", caller=caller)
-    check_float64(state, "state0", caller=caller)
-    check_float64(model, "model", caller=caller)
-    step = Step(model, signal, jnp.asarray(t0, state.dtype), jnp.asarray(dt, state.dtype)) if field else Step(model)
+    step, state, inputs = prepare_step(model, state0, inputs, transient + steps + settle, t0, dt, caller)
+    k = check_leading(k, len(state), caller)
     found = _vectors(step, state, inputs, transient, steps, settle, k, dt)
     if throw:
         raise_failed(found.result, caller, "Fewer vectors, k, leave out the directions that vanish.")

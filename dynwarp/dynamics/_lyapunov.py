@@ -11,23 +11,13 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from dynwarp._checks import (
-    check_choice,
-    check_finite,
-    check_float64,
-    check_positive,
-    check_positive_integer,
-    check_shape,
-    check_state,
-)
+from dynwarp._checks import check_choice, check_positive_integer
 from dynwarp._compat import concrete
 from dynwarp._results import RESULTS, raise_failed
 from dynwarp._typing import Inputs, Scalar, State
 from dynwarp.dynamics._dimension import kaplan_yorke_dimension
 from dynwarp.dynamics._orthonormalise import gram_schmidt, householder
-from dynwarp.dynamics._stepping import Model, Signal, Step, as_floating, is_field
-from dynwarp.errors import ArgumentError
-from dynwarp.models._cell import prepared
+from dynwarp.dynamics._stepping import Model, Signal, check_leading, prepare_step
 
 # Steps that show how fast the tangents spread, and that turn them into place during the transient.
 _PILOT = 256
@@ -118,39 +108,14 @@ def lyapunov_spectrum(
     (-1.203973, -1.203973)
     """
     caller = "lyapunov_spectrum"
-    field = is_field(model, caller)
-    check_state(model, state0, caller=caller)
     check_positive_integer(steps, "steps", caller=caller)
     check_positive_integer(transient, "transient", minimum=0, caller=caller)
-    size = len(state0)
-    k = size if k is None else check_positive_integer(k, "k", caller=caller)
-    if k > size:
-        raise ArgumentError(f"{caller}: `k` must be at most the state size {size}; got {k}.")
     check_choice(method, "method", ("auto", "mgs", "qr"), caller=caller)
     if renormalise != "auto":
         check_positive_integer(renormalise, "renormalise", caller=caller)
-    if field and dt is None:
-        raise ArgumentError(f"{caller}: `dt`, the step of the integrator, is required for a field.")
-    if dt is not None:
-        check_positive(dt, "dt", caller=caller)
-    signal = None
-    if inputs is not None and field:
-        if not (callable(inputs) or hasattr(inputs, "evaluate")):
-            raise ArgumentError(f"{caller}: `inputs` of a field must be a function of time or a diffrax path.")
-        signal, inputs = inputs, None
-    elif inputs is not None:
-        check_shape(inputs, "inputs", (transient + steps, model.input_size), caller=caller)
-        check_finite(inputs, "inputs", caller=caller)
-    state = as_floating(state0)
-    check_finite(state, "state0", caller=caller)
-    check_float64(state, "state0", caller=caller)
-    check_float64(model, "model", caller=caller)
-
-    step = (
-        Step(model, signal, jnp.asarray(t0, state.dtype), jnp.asarray(dt, state.dtype))
-        if field
-        else Step(prepared(model))
-    )
+    step, state, inputs = prepare_step(model, state0, inputs, transient + steps, t0, dt, caller)
+    size = len(state)
+    k = check_leading(k, size, caller)
     tangents = jnp.asarray(_start(size, k), state.dtype)
     # The last steps of the transient turn the tangents into place, and serve as the pilot run if there are enough.
     ahead, aligning = min(_PILOT, steps), min(_PILOT, transient)

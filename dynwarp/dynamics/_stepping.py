@@ -9,10 +9,19 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 
-from dynwarp._checks import default_float
+from dynwarp._checks import (
+    check_finite,
+    check_float64,
+    check_positive,
+    check_positive_integer,
+    check_shape,
+    check_state,
+    default_float,
+)
 from dynwarp._simulate._rk4 import VectorField, rk4_step
-from dynwarp.errors import ModelError
+from dynwarp.errors import ArgumentError, ModelError
 from dynwarp.models import AbstractField, AbstractMap
+from dynwarp.models._cell import prepared
 
 Model: TypeAlias = AbstractMap | AbstractField
 Signal: TypeAlias = Callable[[Any], jax.Array]
@@ -54,3 +63,39 @@ class Step(eqx.Module):
         t = jnp.asarray(self.start, state.dtype) + h * jnp.asarray(index).astype(state.dtype)
         field = VectorField(self.model, self.signal)
         return rk4_step(field, t, t + h, h, state).astype(state.dtype)
+
+
+def check_leading(k: Any, size: int, caller: str) -> int:
+    """How many leading exponents or vectors are asked for: `k`, or all of a state of this size."""
+    k = size if k is None else check_positive_integer(k, "k", caller=caller)
+    if k > size:
+        raise ArgumentError(f"{caller}: `k` must be at most the state size {size}; got {k}.")
+    return k
+
+
+def prepare_step(model: Model, state0: Any, inputs: Any, steps: int, t0: Any, dt: Any, caller: str):
+    """The step, its start in double precision and the inputs of its index, `(steps, d)` or None; checked.
+
+    The inputs of a field are part of the step.
+    """
+    field = is_field(model, caller)
+    check_state(model, state0, caller=caller)
+    if field and dt is None:
+        raise ArgumentError(f"{caller}: `dt`, the step of the integrator, is required for a field.")
+    if dt is not None:
+        check_positive(dt, "dt", caller=caller)
+    signal = None
+    if inputs is not None and field:
+        if not (callable(inputs) or hasattr(inputs, "evaluate")):
+            raise ArgumentError(f"{caller}: `inputs` of a field must be a function of time or a diffrax path.")
+        signal, inputs = inputs, None
+    elif inputs is not None:
+        check_shape(inputs, "inputs", (steps, model.input_size), caller=caller)
+        check_finite(inputs, "inputs", caller=caller)
+    state = as_floating(state0)
+    check_finite(state, "state0", caller=caller)
+    check_float64(state, "state0", caller=caller)
+    check_float64(model, "model", caller=caller)
+    if field:
+        return Step(model, signal, jnp.asarray(t0, state.dtype), jnp.asarray(dt, state.dtype)), state, inputs
+    return Step(prepared(model)), state, inputs

@@ -7,7 +7,6 @@ statement is checked as such, and the survey's is shown to fail by a counterexam
 from __future__ import annotations
 
 import dataclasses
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,7 +16,7 @@ from dynwarp.studies._gradients_learnability import learnability
 from dynwarp.studies._gradients_memory import curse_of_memory, depth_cutoff
 from dynwarp.studies._gradients_spectra import reservoirs, spectra
 from dynwarp.studies._gradients_variants import variants
-from dynwarp.studies._study import StudyResult, printed, run_parts
+from dynwarp.studies._study import StudyResult, reproduce_study, run_parts
 
 TITLE = "Gradients through time"
 SOURCE = (
@@ -138,11 +137,4 @@ def run(config: GradientsConfig | None = None, *, progress: Callable[[str], None
 def reproduce(preset: str, folder: Path) -> StudyResult:
     """Runs a preset, tells what it finds on the standard output, and writes everything into `folder`."""
     check_choice(preset, "preset", tuple(PRESETS), caller="gradients study")
-
-    def say(text):
-        sys.stdout.write(text)
-        sys.stdout.flush()
-
-    result = run(PRESETS[preset], progress=lambda title: say(f"gradients: {title}\n"))
-    say(f"{printed(result)}{result.write(folder) / 'report.html'}\n")
-    return result
+    return reproduce_study("gradients", run, PRESETS[preset], folder)

@@ -8,14 +8,13 @@ state-space cells, finite steps and minibatches.
 from __future__ import annotations
 
 import dataclasses
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 from dynwarp._checks import check_choice
 from dynwarp.studies._learning_modes import optima, sequences, speed, trajectories
 from dynwarp.studies._learning_networks import convergence, noise, rank, state_space, theory_and_alignment
-from dynwarp.studies._study import StudyResult, printed, run_parts
+from dynwarp.studies._study import StudyResult, reproduce_study, run_parts
 
 TITLE = "Learning rules and how they learn"
 SOURCE = "Williams, Payeur and Lajoie, ICML 2026 (arXiv 2606.00243)"
@@ -91,11 +90,4 @@ def run(config: LearningConfig | None = None, *, progress: Callable[[str], None]
 def reproduce(preset: str, folder: Path) -> StudyResult:
     """Runs a preset, tells what it finds on the standard output, and writes everything into `folder`."""
     check_choice(preset, "preset", tuple(PRESETS), caller="learning study")
-
-    def say(text):
-        sys.stdout.write(text)
-        sys.stdout.flush()
-
-    result = run(PRESETS[preset], progress=lambda title: say(f"learning: {title}\n"))
-    say(f"{printed(result)}{result.write(folder) / 'report.html'}\n")
-    return result
+    return reproduce_study("learning", run, PRESETS[preset], folder)

@@ -7,7 +7,6 @@ known, then what the paper leaves open.
 from __future__ import annotations
 
 import dataclasses
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,7 +15,7 @@ from dynwarp.studies._manifolds_ablation import invertibility
 from dynwarp.studies._manifolds_lorenz import lorenz
 from dynwarp.studies._manifolds_maps import chaos, related_systems, toy_maps
 from dynwarp.studies._manifolds_trained import decision, duffing, electrocardiogram, neuron
-from dynwarp.studies._study import StudyResult, printed, run_parts
+from dynwarp.studies._study import StudyResult, reproduce_study, run_parts
 
 TITLE = "Invariant manifolds of piecewise-linear networks"
 SOURCE = "Eisenmann, Brändle, Monfared and Durstewitz, ICLR 2026 (arXiv 2510.03814)"
@@ -113,11 +112,4 @@ def reproduce(preset: str, folder: Path, *, data: dict[str, str] | None = None) 
     config = dataclasses.replace(
         PRESETS[preset], data=files.get("neuron"), electrocardiogram=files.get("electrocardiogram")
     )
-
-    def say(text):
-        sys.stdout.write(text)
-        sys.stdout.flush()
-
-    result = run(config, progress=lambda title: say(f"manifolds: {title}\n"))
-    say(f"{printed(result)}{result.write(folder) / 'report.html'}\n")
-    return result
+    return reproduce_study("manifolds", run, config, folder)

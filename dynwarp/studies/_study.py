@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -158,3 +159,15 @@ def _plain(value):
 def printed(result: StudyResult) -> str:
     """The claims as lines of text."""
     return "".join(f"{c.verdict:>14}  {c.statement}: {c.ours}\n" for c in result.claims)
+
+
+def reproduce_study(name: str, run: Callable[..., StudyResult], config: Any, folder: Path) -> StudyResult:
+    """Runs a study, tells what it finds on the standard output, and writes everything into `folder`."""
+
+    def say(text):
+        sys.stdout.write(text)
+        sys.stdout.flush()
+
+    result = run(config, progress=lambda title: say(f"{name}: {title}\n"))
+    say(f"{printed(result)}{result.write(folder) / 'report.html'}\n")
+    return result
