@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from typing import ClassVar
 
 import equinox as eqx
-import jax
-import jax.numpy as jnp
 
 from dynwarp._checks import check_positive_integer
-from dynwarp.tasks._task import AbstractTask
+from dynwarp.tasks._angle_memory import AbstractAngleMemory
 from dynwarp.tasks._timeline import Timeline, on_circle
 
 
-class WorkingMemory(AbstractTask):
+class WorkingMemory(AbstractAngleMemory):
     """Working memory of angles: two items are shown, and after a delay and a cue both are to be reproduced in order.
 
     Variables: the angle of each item; the inputs form a torus. Inputs: (cos, sin) of the item that is shown, and the
@@ -60,38 +57,9 @@ class WorkingMemory(AbstractTask):
         return Timeline.of(self.n_items, self.n_items, self.delays, self.pulse, self.dt, caller="WorkingMemory")
 
     @property
-    def steps(self):
-        return self._timeline.steps
-
-    @property
     def dim(self):
         return self.n_items
-
-    @property
-    def periods(self):
-        return (2 * math.pi,) * self.n_items
-
-    @property
-    def bounds(self):
-        return (None,) * self.n_items
-
-    def reference(self):
-        """The index of the delay, an integer `()`."""
-        return jnp.asarray(self._timeline.longest)
-
-    def draw(self, key):
-        """Uniform angles, and one of the delays."""
-        angle_key, delay_key = jax.random.split(key)
-        return self.sample(angle_key, 1)[0], self._timeline.draw(delay_key)
-
-    def inputs(self, theta, condition=None):
-        theta, delay = self._trial(theta, condition)
-        shown = self._timeline.items(theta.dtype).T @ on_circle(theta)
-        return jnp.concatenate([shown, self._timeline.cue(delay, theta.dtype)[:, None]], axis=1)
 
     def targets(self, theta, condition=None):
         theta, delay = self._trial(theta, condition)
         return self._timeline.answers(delay, theta.dtype).T @ on_circle(theta)
-
-    def mask(self, condition=None):
-        return self._timeline.mask(self.reference() if condition is None else condition)
