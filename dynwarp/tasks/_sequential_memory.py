@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import ClassVar
 
 import equinox as eqx
@@ -11,11 +10,11 @@ import jax.numpy as jnp
 
 from dynwarp._checks import check_positive_integer
 from dynwarp.errors import ArgumentError
-from dynwarp.tasks._task import AbstractTask
+from dynwarp.tasks._angle_memory import AbstractAngleMemory
 from dynwarp.tasks._timeline import Timeline, on_circle
 
 
-class SequentialMemory(AbstractTask):
+class SequentialMemory(AbstractAngleMemory):
     """Sequential memory: angles are shown one after another, and after a delay a cue names the place that is asked for.
 
     As [`WorkingMemory`][dynwarp.tasks.WorkingMemory], with one cue channel for each place and one answer: (cos, sin) of
@@ -62,24 +61,12 @@ class SequentialMemory(AbstractTask):
         return Timeline.of(self.n_items, 1, self.delays, self.pulse, self.dt, caller="SequentialMemory")
 
     @property
-    def steps(self):
-        return self._timeline.steps
-
-    @property
     def input_size(self):
         return 2 + self.n_items
 
     @property
     def dim(self):
         return self.n_items
-
-    @property
-    def periods(self):
-        return (2 * math.pi,) * self.n_items
-
-    @property
-    def bounds(self):
-        return (None,) * self.n_items
 
     def reference(self):
         """The index of the delay and the place that is asked for, two integers `()`."""

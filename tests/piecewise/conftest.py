@@ -18,3 +18,21 @@ def solid():
     on = h2 > 0
     f = dw.models.PiecewiseLinearMap(*map(jnp.asarray, (J - (W1 * on) @ W2, W1, W2, -(W1 * on) @ h2, h2)))
     return f, cycle_at(f, (f.h2 > 0)[None])
+
+
+@pytest.fixture(scope="session")
+def random_map():
+    """Makes a map of `m` dimensions and `hidden` ReLUs with Gaussian entries, the same for the same seed."""
+
+    def make(m, hidden, seed, scale=1.0):
+        rng = np.random.default_rng(seed)
+        parts = (
+            0.5 * rng.normal(size=(m, m)),
+            scale * rng.normal(size=(m, hidden)),
+            rng.normal(size=(hidden, m)),
+            rng.normal(size=m),
+            rng.normal(size=hidden),
+        )
+        return dw.models.PiecewiseLinearMap(*map(jnp.asarray, parts))
+
+    return make

@@ -26,17 +26,6 @@ def Map(A, W1, W2, h1, h2):  # noqa: N802
     return models.PiecewiseLinearMap(*(jnp.asarray(x, float) for x in (A, W1, W2, h1, h2)))
 
 
-def random_map(m, hidden, seed, scale=1.0):
-    rng = np.random.default_rng(seed)
-    return Map(
-        0.5 * rng.normal(size=(m, m)),
-        scale * rng.normal(size=(m, hidden)),
-        rng.normal(size=(hidden, m)),
-        rng.normal(size=m),
-        rng.normal(size=hidden),
-    )
-
-
 def brute_force(f, patterns, period):
     """All cycles of a period by solving every word, in plain numpy: their first points."""
     A, W1, W2, h1, h2 = (np.asarray(x) for x in (f.A, f.W1, f.W2, f.h1, f.h2))
@@ -111,7 +100,7 @@ def test_virtual_singular_and_marginal_itineraries_say_so(fig5):
     assert marginal.kind == "nonhyperbolic"
 
 
-def test_derivatives_against_finite_differences():
+def test_derivatives_against_finite_differences(random_map):
     f = random_map(3, 3, 4, scale=1.5)
     start = find_cycles(f, 2, key=KEY).of_period(2)[0]
 
@@ -212,7 +201,7 @@ def test_ten_dimensional_network_against_all_regions():
 
 
 @pytest.mark.parametrize(("m", "hidden", "seed"), [(1, 2, 55), (2, 4, 5), (3, 3, 4), (4, 2, 1)])
-def test_random_maps_against_brute_force(m, hidden, seed):
+def test_random_maps_against_brute_force(m, hidden, seed, random_map):
     f = random_map(m, hidden, seed, scale=1.5)
     patterns = np.asarray(enumerate_regions(f).patterns)
     expected = [brute_force(f, patterns, k) for k in (1, 2, 3)]
@@ -331,7 +320,7 @@ def test_limits_are_reported(fig5):
 # ---- all regions at once
 
 
-def test_fixed_points_by_region_agree_with_the_search():
+def test_fixed_points_by_region_agree_with_the_search(random_map):
     keys = np.arange(12)
     many = [random_map(3, 3, int(seed), scale=1.5) for seed in keys]
     stacked = jax.tree.map(lambda *x: jnp.stack(x), *many)

@@ -31,17 +31,6 @@ def step(f, x):
     return x @ A.T + np.maximum(x @ W2.T + h2, 0) @ W1.T + h1
 
 
-def random_map(m, hidden, seed, scale=1.0):
-    rng = np.random.default_rng(seed)
-    return Map(
-        0.5 * rng.normal(size=(m, m)),
-        scale * rng.normal(size=(m, hidden)),
-        rng.normal(size=(hidden, m)),
-        rng.normal(size=m),
-        rng.normal(size=hidden),
-    )
-
-
 def determinants(f):
     """Of all 2^H patterns, in numpy."""
     A, W1, W2, _, _ = arrays(f)
@@ -70,7 +59,7 @@ def ordered(points):
 
 
 @pytest.mark.parametrize(("m", "hidden"), [(1, 3), (2, 2), (2, 7), (3, 3), (4, 6)])
-def test_all_preimages_of_random_maps(m, hidden):
+def test_all_preimages_of_random_maps(m, hidden, random_map):
     counts = []
     for seed in range(3):
         f = random_map(m, hidden, seed)
@@ -142,7 +131,7 @@ def test_more_relus_than_a_table_holds():
     assert cut.certificate.startswith("none")
 
 
-def test_points_on_borders_count_once():
+def test_points_on_borders_count_once(random_map):
     _, tent = folds(1, 0, 0)
     tip = preimages(tent, np.ones(1))
     np.testing.assert_allclose(tip.points, [[0.0]], atol=1e-15)
@@ -198,7 +187,7 @@ def test_inputs_are_constants_of_the_map():
     assert is_homeomorphism(Driven(5.0), input=jnp.ones(1)).value is True
 
 
-def test_preimage_errors():
+def test_preimage_errors(random_map):
     f = random_map(2, 3, 0)
     with pytest.raises(ShapeError, match="`z`"):
         preimages(f, jnp.zeros(3))
@@ -228,7 +217,7 @@ def test_published_maps_are_homeomorphisms():
 
 
 @pytest.mark.parametrize(("m", "hidden"), [(2, 2), (2, 6), (3, 5)])
-def test_the_verdict_agrees_with_counted_preimages(m, hidden):
+def test_the_verdict_agrees_with_counted_preimages(m, hidden, random_map):
     rng = np.random.default_rng(m)
     verdicts = set()
     for seed in range(8):
@@ -331,7 +320,7 @@ def test_trained_networks(name, relus, verdict):
     assert len(brute_force(f, z)) == len(points)
 
 
-def test_homeomorphism_errors():
+def test_homeomorphism_errors(random_map):
     with pytest.raises(PrecisionError, match="float64"):
         is_homeomorphism(
             models.PiecewiseLinearMap(*(jnp.ones((1, 1), jnp.float32),) * 3, *(jnp.ones(1, jnp.float32),) * 2)
