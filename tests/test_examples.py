@@ -9,6 +9,7 @@ import re
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import matplotlib.pyplot as plt
 import pytest
 
 import dynwarp
@@ -30,6 +31,7 @@ def test_docstring_examples(name):
     runner = doctest.DocTestRunner(optionflags=doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS)
     for test in finder.find(module, name, module=module, extraglobs=dict(NAMES)):
         runner.run(test)
+    plt.close("all")
     assert runner.failures == 0, f"{runner.failures} examples of {name} failed; the output above says which"
 
 
@@ -48,3 +50,4 @@ def test_pages_run(page, tmp_path, monkeypatch):
     with jax.numpy_dtype_promotion("standard"):
         for block in blocks:
             exec(compile(block, page.name, "exec"), names)
+    plt.close("all")

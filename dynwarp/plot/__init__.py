@@ -5,6 +5,17 @@ from dynwarp.plot._diagnosis import orbit_diagram as orbit_diagram
 from dynwarp.plot._dynamics import eigenvalues as eigenvalues
 from dynwarp.plot._dynamics import fixed_points as fixed_points
 from dynwarp.plot._dynamics import lyapunov_spectrum as lyapunov_spectrum
+from dynwarp.plot._geometry import curvature_map as curvature_map
+from dynwarp.plot._geometry import geodesics as geodesics
+from dynwarp.plot._geometry import metric_panels as metric_panels
+from dynwarp.plot._geometry import tissot as tissot
+from dynwarp.plot._geometry import warped_coordinates as warped_coordinates
+from dynwarp.plot._geometry import warped_grid as warped_grid
+from dynwarp.plot._geometry_space import curvature_torus as curvature_torus
+from dynwarp.plot._geometry_space import snapshots as snapshots
+from dynwarp.plot._geometry_time import animation as animation
+from dynwarp.plot._geometry_time import stretches as stretches
+from dynwarp.plot._geometry_time import timeline as timeline
 from dynwarp.plot._gradients import envelopes as envelopes
 from dynwarp.plot._gradients import gradient_bounds as gradient_bounds
 from dynwarp.plot._gradients import gradient_profile as gradient_profile
