@@ -110,7 +110,7 @@ def _measure(G, input_metric, relevant, boundary):
     m = G.shape[-1]
     relative = G
     if input_metric is not None:
-        whitening = _spectral(input_metric, "inverse root")[:, None]
+        whitening = spectral(input_metric, "inverse root")[:, None]
         relative = whitening @ G @ whitening
     ratio = stretch = None
     if relevant is not None:
@@ -122,7 +122,7 @@ def _measure(G, input_metric, relevant, boundary):
         if boundary is not None:
             stretch = jnp.mean(along, axis=0, where=boundary) / jnp.mean(along, axis=0, where=~boundary)
 
-    log = _spectral(relative, "log")
+    log = spectral(relative, "log")
     eye = jnp.eye(m, dtype=G.dtype)
     scale = jnp.trace(log, axis1=-2, axis2=-1) / m
     diagonal = jnp.sqrt(jnp.diagonal(relative, axis1=-2, axis2=-1))
@@ -151,14 +151,14 @@ def _norm(matrix):
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(1,))
-def _spectral(matrix, kind):
+def spectral(matrix, kind):
     """log(A) or A^(-1/2) of symmetric positive definite matrices; its derivative needs no gap between eigenvalues."""
     w, v = jnp.linalg.eigh(matrix)
     values = jnp.log(w) if kind == "log" else 1 / jnp.sqrt(w)
     return (v * values[..., None, :]) @ jnp.swapaxes(v, -1, -2)
 
 
-@_spectral.defjvp
+@spectral.defjvp
 def _spectral_jvp(kind, primals, tangents):
     # Daleckii & Krein: the derivative in the basis of eigenvectors is the table of divided differences.
     (matrix,), (tangent,) = primals, tangents
@@ -171,4 +171,4 @@ def _spectral_jvp(kind, primals, tangents):
     else:
         table = -1 / (jnp.sqrt(a) * jnp.sqrt(b) * (jnp.sqrt(a) + jnp.sqrt(b)))
     transposed = jnp.swapaxes(v, -1, -2)
-    return _spectral(matrix, kind), v @ (table * (transposed @ tangent @ v)) @ transposed
+    return spectral(matrix, kind), v @ (table * (transposed @ tangent @ v)) @ transposed

@@ -1,0 +1,175 @@
+"""Penalties on the metric against NumPy and SciPy, their gradients against differences, and in training."""
+
+import functools
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+import scipy.linalg
+
+import dynwarp as dw
+
+Penalty = dw.geometry.MetricPenalty
+KEY = jax.random.key(0)
+N, T = 5, 4
+PLANE = dw.tasks.Product([dw.tasks.Line(jnp.ones(T), jnp.ones(1)), dw.tasks.Line(jnp.ones(T), jnp.ones(1))])
+POINTS = PLANE.grid(2) * 0.7
+NET = dw.models.LeakyRNN(2, N, dt=0.5, key=KEY)
+READOUT = dw.models.Readout(N, 3, activation=jnp.tanh, key=jax.random.key(1))
+MODEL = dw.training.Reconstruction(NET, 3, readout=READOUT, key=jax.random.key(2))
+AT = (1, 3)
+REFERENCE = jnp.array([[2.0, 0.5], [0.5, 1.0]])
+RATIO = jnp.array([3.0, 0.5])
+COMMON = dict(relevant=[1], ratio=RATIO, at=AT)
+
+
+@functools.cache
+def _found():
+    return dw.geometry.representation_metric(NET, PLANE, POINTS.reshape(-1, 2), state0=jnp.zeros(N), at=AT)
+
+
+def _metric():
+    return _found().G
+
+
+def _by_hand(G, target, full, reference):
+    """The penalty, point by point."""
+    G, reference = np.asarray(G), np.asarray(reference)
+    ell = np.empty_like(G)
+    for p in range(len(G)):
+        for t in range(len(AT)):
+            C = np.diag([1.0, float(RATIO[t]) ** 0.5])
+            R, g = C @ reference @ C, G[p, t]
+            if not full:
+                R, g = np.diag(np.diag(R)), np.diag(np.diag(g))
+            # |log(R^-1/2 G R^-1/2)| is that of the generalised eigenvalues; the matrix itself needs the root.
+            root = np.linalg.inv(scipy.linalg.sqrtm(R))
+            ell[p, t] = scipy.linalg.logm(root @ g @ root)
+    s = np.trace(ell, axis1=-2, axis2=-1)[..., None, None] / 2 * np.eye(2)
+    free = {"ratio": s, "uniform": ell.mean(0), "rigid": s.mean(0), "isometry": 0}[target]
+    return ((ell - free) ** 2).sum((-2, -1)).mean()
+
+
+@pytest.mark.parametrize("target", ["ratio", "uniform", "rigid", "isometry"])
+@pytest.mark.parametrize("full", [True, False])
+def test_definitions(target, full):
+    penalty = Penalty(PLANE, POINTS, target=target, full=full, reference=REFERENCE, strength=2.0, **COMMON)
+    want = 2 * _by_hand(_metric(), target, full, REFERENCE)
+    assert want > 1e-4
+    np.testing.assert_allclose(penalty(NET), want, rtol=1e-11)
+
+
+def test_average_ratio_is_that_of_warping():
+    found = dw.geometry.warping(_metric(), relevant=[1])
+    want = np.mean((np.log(found.relevance_ratio) - np.log(RATIO)) ** 2)
+    np.testing.assert_allclose(Penalty(PLANE, POINTS, target="average_ratio", **COMMON)(NET), want, rtol=1e-12)
+
+
+def test_spaces():
+    def penalty(space, model=MODEL):
+        return float(Penalty(PLANE, POINTS, target="isometry", space=space, reference=REFERENCE, **COMMON)(model))
+
+    states, tangents = (np.asarray(x) for x in (_found().states, _found().tangents))
+
+    def want(jacobian):
+        seen = jacobian @ tangents
+        return _by_hand(np.swapaxes(seen, -1, -2) @ seen, "isometry", True, REFERENCE)
+
+    slope = (1 - np.tanh(states) ** 2)[..., None, :] * np.eye(N)
+    np.testing.assert_allclose(penalty("state"), want(np.eye(N)), rtol=1e-11)
+    np.testing.assert_allclose(penalty("readout"), want(np.asarray(READOUT.weight) @ slope), rtol=1e-11)
+    np.testing.assert_allclose(penalty("rate"), want(slope), rtol=1e-11)
+    np.testing.assert_allclose(penalty(jnp.sin, NET), want(np.cos(states)[..., None, :] * np.eye(N)), rtol=1e-11)
+
+
+def test_gradient_is_the_difference_quotient():
+    penalties = [
+        Penalty(PLANE, POINTS, target="rigid", **COMMON),
+        Penalty(PLANE, POINTS, target="ratio", space="readout", full=False, **COMMON),
+    ]
+    arrays, static = eqx.partition(MODEL, eqx.is_inexact_array)
+
+    @jax.jit
+    def value(arrays):
+        return sum(p(eqx.combine(arrays, static)) for p in penalties)
+
+    keys = iter(jax.random.split(jax.random.key(3), 20))
+    direction = jax.tree.map(lambda x: jax.random.normal(next(keys), x.shape), arrays)
+    slope = sum(jax.tree.leaves(jax.tree.map(jnp.vdot, jax.jit(jax.grad(value))(arrays), direction)))
+    h = 1e-3
+    f = [value(jax.tree.map(lambda x, d, k=k: x + k * h * d, arrays, direction)) for k in (-2, -1, 1, 2)]
+    difference = (f[0] - 8 * f[1] + 8 * f[2] - f[3]) / (12 * h)
+    assert abs(slope) > 0.1
+    np.testing.assert_allclose(slope, difference, rtol=1e-7)
+
+
+def test_continuous_time():
+    field = dw.models.CTRNN(2, N, key=KEY)
+    signal = dw.tasks.FunctionManifold(lambda q, t: q * jnp.ones_like(t), dim=2)
+    penalty = Penalty(
+        signal, POINTS, target="isometry", space="rate", relevant=[1], ratio=RATIO, ts=(0, 0.5, 1), dt=0.25
+    )
+    found = dw.geometry.representation_metric(
+        field, signal, POINTS.reshape(-1, 2), state0=jnp.zeros(N), ts=[0.0, 0.5, 1.0], dt=0.25, readout=jnp.tanh
+    )
+    np.testing.assert_allclose(penalty(field), _by_hand(found.G[:, 1:], "isometry", True, np.eye(2)), rtol=1e-11)
+
+
+def test_degenerate_metrics_need_a_floor():
+    one = dw.training.Reconstruction(NET, 1, readout=dw.models.Readout(N, 1, key=KEY), key=KEY)
+    with pytest.raises(dw.errors.ArgumentError, match="1 observed dimensions is degenerate"):
+        Penalty(PLANE, POINTS, space="readout")(one)
+    assert np.isfinite(Penalty(PLANE, POINTS, space="readout", at=AT, floor=1e-3)(one))
+    assert np.isfinite(Penalty(PLANE, POINTS, space="readout", at=AT, full=False)(one))
+
+
+def test_training_obeys():
+    """A float32 network and several seeds; the metric of what comes out is looked at between the points too."""
+    task = dw.tasks.ContextualIntegration(duration=2.0, dt=0.5)
+    penalty = Penalty(task, task.grid(3), target="rigid", at=(1, 3), strength=3.0)
+    fitted = dw.training.fit_seeds(
+        lambda key: dw.models.LeakyRNN(4, 8, dt=0.5, dtype=jnp.float32, key=key),
+        task, keys=jax.random.split(KEY, 2), readout=lambda key: dw.models.Readout(8, 1, dtype=jnp.float32, key=key),
+        penalty=penalty, steps=150, batch_size=8, optimizer=optax.adam(2e-2),
+    )  # fmt: skip
+    for i in range(2):
+        seed = fitted.seed(i)
+        found = dw.geometry.warping(penalty.metric(seed.reconstruction, task.grid(5)).G)
+        assert penalty(seed.reconstruction).dtype == jnp.float32
+        assert float(jnp.max(found.index)) < 0.12
+    untrained = dw.models.LeakyRNN(4, 8, dt=0.5, key=KEY)
+    assert float(jnp.max(dw.geometry.warping(penalty.metric(untrained, task.grid(5)).G).index)) > 0.3
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "message"),
+    [
+        (dict(manifold=3), dw.errors.ArgumentError, "`manifold`"),
+        (dict(thetas=jnp.zeros(3)), dw.errors.ShapeError, "`thetas`"),
+        (dict(thetas=jnp.full(2, jnp.nan)), dw.errors.NonFiniteError, "`thetas`"),
+        (dict(target="flat"), dw.errors.ArgumentError, "`target`"),
+        (dict(target="average_ratio"), dw.errors.ArgumentError, "`relevant`"),
+        (dict(target="average_ratio", relevant=[0], reference=jnp.eye(2)), dw.errors.ArgumentError, "`reference`"),
+        (dict(ratio=2.0), dw.errors.ArgumentError, "`relevant`"),
+        (dict(ratio=-1.0), dw.errors.ArgumentError, "`ratio`"),
+        (dict(ratio=jnp.ones(3), relevant=[0]), dw.errors.ShapeError, "`ratio`"),
+        (dict(relevant=[0, 1]), dw.errors.ArgumentError, "`relevant`"),
+        (dict(strength=-1.0), dw.errors.ArgumentError, "`strength`"),
+        (dict(floor=np.inf), dw.errors.ArgumentError, "`floor`"),
+        (dict(reference=jnp.eye(3)), dw.errors.ShapeError, "`reference`"),
+        (dict(reference=-jnp.eye(2)), dw.errors.ArgumentError, "positive definite"),
+        (dict(reference=jnp.stack([jnp.eye(2)] * 3)), dw.errors.ShapeError, "`reference`"),
+        (dict(space="output"), dw.errors.ArgumentError, "`space`"),
+        (dict(space="readout"), dw.errors.ModelError, "Reconstruction"),
+        (dict(space="rate"), dw.errors.ModelError, "`activation`"),
+        (dict(model=3), dw.errors.ModelError, "Reconstruction"),
+    ],
+)
+def test_bad_arguments(changes, error, message):
+    arguments = dict(manifold=PLANE, thetas=POINTS, at=AT, model=NET) | changes
+    model, manifold, thetas = (arguments.pop(name) for name in ("model", "manifold", "thetas"))
+    with pytest.raises(error, match=message):
+        Penalty(manifold, thetas, **arguments)(model)
