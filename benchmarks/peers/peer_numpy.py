@@ -1,5 +1,8 @@
 """Peer: plain NumPy, the loops one would write by hand."""
 
+import importlib.util
+import pathlib
+
 import numpy as np
 
 VERSION = np.__version__
@@ -112,5 +115,19 @@ def lyapunov_rnn(size, inputs):
                 frame, r = np.linalg.qr(frame)
                 total += np.log(np.abs(np.diag(r)))
         return total[None] / size["steps"] if size["steps"] <= 100 else None
+
+    return call
+
+
+def cycle_search(size, inputs):
+    """The published search, 300 candidates of it, one after the other."""
+    path = pathlib.Path(__file__).parents[1] / "numpy_cycle_search.py"
+    spec = importlib.util.spec_from_file_location("dynwarp_peer_numpy_cycle_search", path)
+    published = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(published)
+    A, W, h = np.diag(inputs["A"]), inputs["W"], inputs["h"]
+
+    def call():
+        published.candidates(A, W, h, size["period"], 300, np.random.default_rng(0))
 
     return call

@@ -123,3 +123,23 @@ def alrnn_training_step(size, inputs):
         return _arrays(A.grad, W.grad, h.grad)
 
     return call
+
+
+def jacobians(size, inputs):
+    """`torch.func`: reverse mode, which is the faster of the two there, mapped over the batch."""
+    W, U, b, inner = (_tensor(inputs[key]) for key in ("recurrent_weight", "input_weight", "bias", "bias_n"))
+    states, driven = _tensor(inputs["states"]), _tensor(inputs["inputs"])
+
+    def step(h, x):
+        drive, own = (U @ x + b).chunk(3), (W @ h).chunk(3)
+        r, z = torch.sigmoid(drive[0] + own[0]), torch.sigmoid(drive[1] + own[1])
+        c = torch.tanh(drive[2] + r * (own[2] + inner))
+        return (1 - z) * c + z * h
+
+    jacobian = torch.func.vmap(torch.func.jacrev(step))
+
+    @torch.no_grad()
+    def call():
+        return _arrays(jacobian(states, driven))
+
+    return call

@@ -19,5 +19,6 @@ VERSION = torch.__version__
 alrnn_training_step = _torch.alrnn_training_step
 elman_gradient = _torch.elman_gradient
 gru_gradient = _torch.gru_gradient
+jacobians = _torch.jacobians
 simulate_alrnn = _torch.simulate_alrnn
 simulate_lru = _torch.simulate_lru

@@ -189,3 +189,50 @@ def _with(model, weight, bias):
     import equinox as eqx
 
     return eqx.tree_at(lambda m: (m.recurrent_weight, m.bias), model, (weight, bias))
+
+
+def _jacobians(model, states, inputs):
+    return jax.vmap(lambda state, input: dw.dynamics.jacobian(model, state, input))(states, inputs)
+
+
+@case(
+    group="dynamics",
+    check={"state_size": 4, "batch": 3, "dtype": "float64"},
+    quick=[{"state_size": 100, "batch": 256, "dtype": "float64"}],
+    full=[{"state_size": n, "batch": 256, "dtype": dtype} for n in (32, 256) for dtype in ("float32", "float64")],
+    gpu=[{"state_size": 256, "batch": batch, "dtype": "float32"} for batch in (16, 256, 4096)],
+    peers=["torch", "torch_cuda"],
+)
+def jacobians(*, state_size: int, batch: int, dtype: str, seed: int) -> Kernel:
+    """The Jacobians of a GRU at a batch of states; the peer is `torch.func.jacrev` under `torch.func.vmap`."""
+    n, d = state_size, 4
+    model = dw.models.GRU(d, n, dtype=jnp.dtype(dtype), key=jax.random.key(seed))
+    states, inputs = normal(seed + 1, (batch, n), dtype), normal(seed + 2, (batch, d), dtype)
+    weights = {name: getattr(model, name) for name in ("recurrent_weight", "input_weight", "bias", "bias_n")}
+
+    def reference():
+        # h' = (1 - z) c + z h with gates r, z and the candidate c = tanh(W_n x + b + r (U_n h + b_n)).
+        W, U, b, inner = (float64(weights[name]) for name in ("recurrent_weight", "input_weight", "bias", "bias_n"))
+        found = []
+        for h, x in zip(float64(states), float64(inputs)):
+            drive, own = U @ x + b, W @ h
+            r, z = (1 / (1 + np.exp(-(drive[i * n : (i + 1) * n] + own[i * n : (i + 1) * n]))) for i in (0, 1))
+            u = own[2 * n :] + inner
+            c = np.tanh(drive[2 * n :] + r * u)
+            dr, dz = (r * (1 - r))[:, None] * W[:n], (z * (1 - z))[:, None] * W[n : 2 * n]
+            dc = (1 - c**2)[:, None] * (u[:, None] * dr + r[:, None] * W[2 * n :])
+            found.append((1 - z)[:, None] * dc + (h - c)[:, None] * dz + np.diag(z))
+        return np.stack(found)
+
+    return Kernel(
+        function=_jacobians,
+        arguments=(model, states, inputs),
+        reference=reference,
+        tolerance=1e-5 if dtype == "float32" else 1e-12,
+        # The state itself, and of every entry of the three weights a handful of products.
+        flops=batch * (6 * n * n + 8 * n * n),
+        bytes=(batch * n * n + 3 * n * n) * itemsize(dtype),
+        work=batch,
+        unit="Jacobians",
+        peer_inputs={**weights, "states": states, "inputs": inputs},
+    )

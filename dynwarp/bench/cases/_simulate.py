@@ -44,21 +44,11 @@ def simulate_alrnn(*, state_size: int, relu_size: int, steps: int, batch: int, d
     model = dw.models.ALRNN(state_size, relu_size, dtype=jnp.dtype(dtype), key=jax.random.key(seed))
     states0 = normal(seed, (batch, state_size), dtype)
 
-    def reference():
-        # By the canonical form F(z) = A z + W1 relu(W2 z + h2) + h1, the direct form being what is measured.
-        f = cast(model.canonical(), "float64")
-        A, W1, W2, h1, h2 = (float64(x) for x in (f.A, f.W1, f.W2, f.h1, f.h2))
-        states, state = [], float64(states0[:_CHECKED_LANES])
-        for _ in range(steps):
-            state = state @ A.T + np.maximum(state @ W2.T + h2, 0) @ W1.T + h1
-            states.append(state)
-        return np.stack(states, 1)
-
     return Kernel(
         function=_free_run,
         arguments=(model, states0, steps),
         digest=_first_lanes,
-        reference=reference,
+        reference=lambda: _canonical_run(model, states0, steps),
         tolerance=1e-5 if dtype == "float32" else 1e-12,
         flops=batch * steps * (2 * state_size**2 + 3 * state_size),
         bytes=batch * (steps + 1) * state_size * itemsize(dtype),
@@ -67,6 +57,60 @@ def simulate_alrnn(*, state_size: int, relu_size: int, steps: int, batch: int, d
         unit="steps",
         peer_inputs={"A": model.A, "W": model.W, "h": model.h, "states0": states0},
     )
+
+
+_HIDDEN = 50
+_PIECEWISE = ("plrnn", "mean_centred", "shallow", "clipped_shallow", "dendritic")
+
+
+def _piecewise(*models: str, **extra) -> list[dict[str, Any]]:
+    return [
+        {"model": model, "state_size": 20, "steps": 1000, "batch": 32, "dtype": "float32", **extra} for model in models
+    ]
+
+
+@case(
+    group="simulate",
+    check={"model": "shallow", "state_size": 4, "steps": 20, "batch": 2, "dtype": "float64"},
+    quick=_piecewise("plrnn", "shallow"),
+    full=[*_piecewise("mean_centred", "clipped_shallow", "dendritic"), *_piecewise(*_PIECEWISE, dtype="float64")],
+    gpu=[size for batch in (32, 8192) for size in _piecewise("plrnn", "shallow", steps=100, batch=batch)],
+)
+def simulate_plrnn(*, model: str, state_size: int, steps: int, batch: int, dtype: str, seed: int) -> Kernel:
+    """The piecewise-linear models run free from a batch of states; those with a hidden layer have 50 units or bases."""
+    m, n, options = dw.models, state_size, {"dtype": jnp.dtype(dtype), "key": jax.random.key(seed)}
+    network: Any = {
+        "plrnn": lambda: m.PLRNN(n, **options),
+        "mean_centred": lambda: m.MeanCentredPLRNN(n, **options),
+        "shallow": lambda: m.ShallowPLRNN(n, _HIDDEN, **options),
+        "clipped_shallow": lambda: m.ShallowPLRNN(n, _HIDDEN, clipped=True, **options),
+        "dendritic": lambda: m.DendriticPLRNN(n, _HIDDEN, **options),
+    }[model]()
+    states0 = normal(seed, (batch, n), dtype)
+    products = {"plrnn": n, "mean_centred": n, "dendritic": n}.get(model, 2 * _HIDDEN)
+    return Kernel(
+        function=_free_run,
+        arguments=(network, states0, steps),
+        digest=_first_lanes,
+        reference=lambda: _canonical_run(network, states0, steps),
+        tolerance=1e-5 if dtype == "float32" else 1e-12,
+        flops=batch * steps * (2 * n * products + 3 * n),
+        bytes=batch * (steps + 1) * n * itemsize(dtype),
+        depth=steps,
+        work=batch * steps,
+        unit="steps",
+    )
+
+
+def _canonical_run(model, states0, steps):
+    """By the canonical form F(z) = A z + W1 relu(W2 z + h2) + h1, the direct form being what is measured."""
+    f = cast(model.canonical(), "float64")
+    A, W1, W2, h1, h2 = (float64(x) for x in (f.A, f.W1, f.W2, f.h1, f.h2))
+    states, state = [], float64(states0[:_CHECKED_LANES])
+    for _ in range(steps):
+        state = state @ A.T + np.maximum(state @ W2.T + h2, 0) @ W1.T + h1
+        states.append(state)
+    return np.stack(states, 1)
 
 
 def _driven_run(model, states0, inputs, mode):
