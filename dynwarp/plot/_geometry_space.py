@@ -124,7 +124,7 @@ def curvature_torus(
     for i, j in ((0, 0), (1, 0), (1, 1), (0, 1)):
         corners.append(np.roll(surface, (-i, -j), axis=(0, 1)))
         values.append(np.roll(K, (-i, -j), axis=(0, 1)))
-    (panel,) = _spaces(ax, 1, caller)
+    panel: Any = _spaces(ax, 1, caller)[0]
     faces: Any = Poly3DCollection(np.stack(corners, axis=-2).reshape(-1, 4, 3), cmap="RdBu_r", linewidths=0.0)
     faces.set_array(np.mean(values, axis=0).ravel())
     faces.set_clim(-end, end)

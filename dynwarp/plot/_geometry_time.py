@@ -66,8 +66,8 @@ def timeline(
             spread = np.where(spread > 0, spread, np.nan)
         lines += ax.plot(times, drawable(_quantile(spread, 0.5)), lw=1.4, label=name)
         if len(spread) > 1:
-            edges = (drawable(_quantile(spread, q)) for q in quantiles)
-            ax.fill_between(times, *edges, color=lines[-1].get_color(), alpha=0.2, lw=0)
+            below, above = (drawable(_quantile(spread, q)) for q in quantiles)
+            ax.fill_between(times, below, above, color=lines[-1].get_color(), alpha=0.2, lw=0)
     if logarithmic:
         ax.set_yscale("log")
     ax.set_xlabel("time")
@@ -152,6 +152,7 @@ def animation(
     times = np.arange(1.0, len(G) + 1) if times is None else np.asarray(times, float)
     check_shape(times, "times", (len(G),), caller=caller)
     ax = axes_or_new(ax, figsize=(4.0, 4.0))
+    figure: Any = ax.figure
     title = ax.set_title("")
 
     if kind == "tissot":
@@ -183,7 +184,7 @@ def animation(
         title.set_text(f"t = {times[frame]:g}")
         return collection, title
 
-    return FuncAnimation(ax.figure, draw, frames=len(G), interval=interval, blit=False)
+    return FuncAnimation(figure, draw, frames=len(G), interval=interval, blit=False)
 
 
 def _quantile(values, q):
