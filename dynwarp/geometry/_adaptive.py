@@ -11,9 +11,8 @@ import jax.numpy as jnp
 
 from dynwarp._results import RESULTS
 from dynwarp._simulate._fields import solve_adaptive
-from dynwarp.geometry._observation import Observation
 from dynwarp.geometry._schedule import initial
-from dynwarp.geometry._sensitivities import Sensitivities, assemble
+from dynwarp.geometry._sensitivities import Problem, Sensitivities, assemble
 from dynwarp.models import AbstractField
 
 
@@ -62,10 +61,9 @@ class _Joint(AbstractField):
         return jnp.concatenate([first[None], others]).reshape(-1)
 
 
-def solve(
-    model, manifold, state0, ts, method: str, options: SolveOptions, observation: Observation, keep: bool, theta
-) -> tuple[Sensitivities, RESULTS]:
-    """The sensitivities at `ts` by one of the methods, and how the solve ended."""
+def solve(problem: Problem, ts, seen_at, method: str, options: SolveOptions, theta) -> tuple[Sensitivities, RESULTS]:
+    """The sensitivities at `ts` by one of the methods, and how the solve ended; `seen_at` is where velocities are."""
+    model, manifold, observation = problem.step.model, problem.manifold, problem.observation
 
     def run(field, inputs, y0):
         adjoint = options.adjoint
@@ -76,9 +74,9 @@ def solve(
         )
 
     if method == "forward":
-        first = initial(state0, theta)
+        first = initial(problem.state0, theta)
         joint0 = jnp.concatenate(
-            [first[None], jax.jacfwd(lambda theta: initial(state0, theta))(theta).T.astype(first.dtype)]
+            [first[None], jax.jacfwd(lambda theta: initial(problem.state0, theta))(theta).T.astype(first.dtype)]
         ).reshape(-1)
         joint, result = run(_Joint(model=model, signal=Signal(manifold, theta), state_size=joint0.size), None, joint0)
         vectors = joint.reshape(len(ts), len(theta) + 1, -1)
@@ -88,11 +86,12 @@ def solve(
 
         def observe(theta):
             inputs = None if manifold is None else Signal(manifold, theta)
-            states, result = run(model, inputs, initial(state0, theta))
+            states, result = run(model, inputs, initial(problem.state0, theta))
             return jax.vmap(observation)(states), (states, result)
 
         differentiate = jax.jacrev if method == "adjoint" else jax.jacfwd
         gradient, (states, result) = differentiate(observe, has_aux=True)(theta)
         tangents = jnp.swapaxes(gradient, 1, 2).astype(states.dtype)
+    tangents = problem.tangents_with_time(theta, seen_at, states, None, tangents)
     exponent = jnp.zeros(len(ts), states.dtype)
-    return assemble(observation, states, tangents, exponent, keep), result
+    return assemble(observation, states, tangents, exponent, problem.keep), result

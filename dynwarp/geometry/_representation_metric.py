@@ -10,26 +10,32 @@ import diffrax
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Float
 
-from dynwarp._checks import (
-    check_choice,
-    check_finite,
-    check_positive,
-    check_positive_integer,
-    check_shape,
-    check_state,
-)
-from dynwarp._compat import concrete
+from dynwarp._checks import check_choice, check_positive_integer
 from dynwarp._results import RESULTS, raise_failed
-from dynwarp._typing import State
+from dynwarp._simulate._scan import chunk_size
+from dynwarp._typing import PRNGKey, State
 from dynwarp.dynamics._stepping import as_floating, is_field
-from dynwarp.errors import ArgumentError
 from dynwarp.geometry._adaptive import SolveOptions, solve
-from dynwarp.geometry._observation import Observation
-from dynwarp.geometry._schedule import Schedule, initial, schedule_field, schedule_map
-from dynwarp.geometry._sensitivities import forward, reference, reverse
+from dynwarp.geometry._observation import Observation, as_readout, check_observation
+from dynwarp.geometry._realisations import average
+from dynwarp.geometry._schedule import Step
+from dynwarp.geometry._sensitivities import Problem, forward, reference, reverse
+from dynwarp.geometry._setting import (
+    as_keys,
+    check_breakpoints,
+    check_initial,
+    check_noise,
+    check_points,
+    check_step,
+    check_times,
+    fixed_schedule,
+    map_schedule,
+    refuse,
+    seen_times,
+)
+from dynwarp.geometry._tableau import RUNGE_KUTTA, tableau_of
 from dynwarp.models import AbstractField, AbstractMap
 from dynwarp.models._cell import prepared
 from dynwarp.tasks import InputManifold
@@ -54,7 +60,11 @@ class RepresentationMetric(eqx.Module):
       explode.
     - `result`: a code a point, `(...)`: `non_finite`; `diverged` where tangents exploded, so that `log_scale` is not 0;
       or what ended an adaptive solve.
+    - `standard_error`: of G, `(..., T, m, m)`, where it is a mean over realisations of noise, else None. `states` and
+      `tangents` are then means too; the metric of those is that of the mean state, which is never longer than G.
     - `method`: the method that was used.
+
+    With time as a coordinate, m counts it, and it is coordinate 0.
     """
 
     G: Float[Array, "... T m m"]
@@ -62,6 +72,7 @@ class RepresentationMetric(eqx.Module):
     tangents: Float[Array, "... T o m"] | None
     log_scale: Float[Array, "... T"]
     result: RESULTS
+    standard_error: Float[Array, "... T m m"] | None
     method: str = eqx.field(static=True)
 
     def volume(self) -> Float[Array, "... T"]:
@@ -88,10 +99,14 @@ def representation_metric(
     ts: Any = None,
     at: Sequence[int] | None = None,
     method: Literal["auto", "forward", "adjoint", "jacfwd"] = "auto",
-    readout: Callable[[Array], Array] | None = None,
+    readout: Callable[[Array], Array] | Float[Array, "o n"] | Literal["rate"] | None = None,
     weight: Any = None,
+    time_coordinate: bool = False,
+    noise: Any = None,
+    key: PRNGKey | None = None,
     keep: Literal["all", "metric"] = "all",
     batch_size: int | None = None,
+    remat: int | Literal["sqrt"] | None = None,
     dt: float | None = None,
     breakpoints: Any = None,
     solver: diffrax.AbstractSolver | None = None,
@@ -123,14 +138,27 @@ def representation_metric(
       seen of each state wanted backwards, which costs the same for every m; `"jacfwd"` is the reference, automatic
       differentiation of the whole simulation. `"auto"` takes the adjoint where it is the cheaper one: where m is more
       than 1.5 times the number of states wanted times that of observed dimensions.
-    - `readout`: a function `(n,) -> (o,)`; the metric is then that of the outputs.
+    - `readout`: the metric is then that of outputs: a function `(n,) -> (o,)`, a matrix `(o, n)`, or `"rate"` for the
+      activation of the state of a [`CTRNN`][dynwarp.models.CTRNN], [`LowRankRNN`][dynwarp.models.LowRankRNN] or
+      `Elman(form="pre")`.
     - `weight`: the matrix M of the inner product y^T M y', `(o, o)`, symmetric, or its diagonal `(o,)`.
+    - `time_coordinate`: puts time before the coordinates. Its tangent is the velocity f(t, x, u(t)) of a field, at a
+      breakpoint that before the jump (at the first time that after it), and the step x_t - x_t-1 of a map. Time and
+      inputs have other units: compare G_00 with itself, and take no volume of the whole.
+    - `noise`: a standard deviation, as in [`simulate`][dynwarp.simulate], added to the states of a map or of a field
+      with `dt`. The metric is that along the path, whose noise is the same at every point; a velocity is without it.
+    - `key`: of `noise`, and of models with dropout. One key gives the path that `simulate` takes with it; several,
+      `jax.random.split(key, R)`, give the mean of G over R realisations, the same at every point, with its standard
+      error. E[G] is not the metric of the mean state: the covariance of the tangents lies between them.
     - `keep`: `"metric"` returns neither states nor tangents.
     - `batch_size`: how many points at once; all if None.
-    - `dt`: of a field: fixed steps of the classical Runge-Kutta method, the derivatives being exactly those of the
-      discrete steps. Without it steps are adaptive, with the errors of state and tangents both controlled.
+    - `remat`: reverse mode through the forward method keeps one state with its tangents in every `remat` kept times,
+      and makes the others again; `"sqrt"` is the root of their number.
+    - `dt`: of a field: the longest of fixed steps, the derivatives being exactly those of the discrete steps: of the
+      classical Runge-Kutta method, or of `solver` where that is an explicit one, such as `diffrax.Heun()`. Without it
+      steps are adaptive, with the errors of state and tangents both controlled.
     - `breakpoints`: of a field, times at which the input jumps; by default those that a task names itself.
-    - `solver`, `stepsize_controller`, `adjoint`, `max_steps`: of adaptive solves, as in
+    - `solver`, `stepsize_controller`, `adjoint`, `max_steps`: of adaptive solves (and `solver` with `dt`), as in
       [`simulate`][dynwarp.simulate]. `adjoint` must support forward mode for `"jacfwd"` and reverse mode for
       `"adjoint"`.
     - `throw`: raise where a code is not successful.
@@ -158,25 +186,29 @@ def representation_metric(
     """
     of_field = is_field(model, _CALLER)
     thetas = as_floating(thetas)
-    _check_points(manifold, thetas)
-    start: Any = _check_initial(model, state0)
+    check_points(manifold, thetas, _CALLER)
     check_choice(method, "method", ("auto", *_KERNELS), caller=_CALLER)
     check_choice(keep, "keep", ("all", "metric"), caller=_CALLER)
     if batch_size is not None:
         batch_size = check_positive_integer(batch_size, "batch_size", caller=_CALLER)
+    if remat is not None and remat != "sqrt":
+        remat = check_positive_integer(remat, "remat", caller=_CALLER)
     theta = jax.ShapeDtypeStruct(thetas.shape[-1:], thetas.dtype)
-    state = eqx.filter_eval_shape(initial, start, theta)
-    check_state(model, state, name="state0(theta)" if callable(state0) else "state0", caller=_CALLER)
-    observation = Observation(readout, weight)
-    observed = _check_observation(observation, model, state)
+    start, state = check_initial(model, state0, theta, _CALLER)
+    check_step(model, manifold, theta, state, of_field, _CALLER)
+    observation = Observation(as_readout(model, readout, state.dtype, _CALLER), weight)
+    observed = check_observation(observation, model, state.dtype, _CALLER)
+    key = as_keys(key, _CALLER)
+    noise = check_noise(noise, key, model, state.dtype, _CALLER)
 
-    options = None
+    adaptive, tableau = None, RUNGE_KUTTA
     if of_field:
-        _refuse("a field takes `ts`, without", at=at)
-        breaks = _breakpoints(manifold, breakpoints)
+        refuse(_CALLER, "a field takes `ts`, without", at=at)
+        breaks = check_breakpoints(manifold, breakpoints, _CALLER)
         if dt is None:
-            _refuse("an adaptive solve is without", remedy=" Give `dt`.", steps=steps)
-            plan = jnp.asarray(_times(ts), state.dtype)
+            refuse(_CALLER, "an adaptive solve is without", remedy=" Give `dt`.", steps=steps, noise=noise, remat=remat)
+            times = check_times(ts, _CALLER)
+            plan, kept = None, len(times)
             options = SolveOptions(
                 diffrax.Tsit5() if solver is None else solver,
                 stepsize_controller,
@@ -184,13 +216,15 @@ def representation_metric(
                 None if breaks is None else jnp.asarray(breaks, state.dtype),
                 max_steps,
             )
-            kept = len(plan)
+            adaptive = (jnp.asarray(times, state.dtype), seen_times(times, breaks, state.dtype), options)
         else:
-            _refuse("fixed steps are without", solver=solver, stepsize_controller=stepsize_controller, adjoint=adjoint)
-            plan = _fixed_schedule(ts, steps, dt, breaks, state.dtype)
+            refuse(_CALLER, "fixed steps are without", stepsize_controller=stepsize_controller, adjoint=adjoint)
+            tableau = tableau_of(solver, _CALLER)
+            plan = fixed_schedule(ts, steps, dt, breaks, state.dtype, _CALLER)
             kept = plan.kept
     else:
-        _refuse(
+        refuse(
+            _CALLER,
             "a map moves in discrete time, without",
             ts=ts,
             dt=dt,
@@ -199,163 +233,49 @@ def representation_metric(
             stepsize_controller=stepsize_controller,
             adjoint=adjoint,
         )
-        plan = _map_schedule(model, manifold, theta, steps, at)
+        plan = map_schedule(manifold, theta, steps, at, _CALLER)
         kept = plan.kept
     if method == "auto":
         method = "adjoint" if thetas.shape[-1] > _ROW * kept * observed else "forward"
 
+    chunk = None if plan is None else chunk_size(remat, plan.shape[0])
+    problem = Problem(
+        Step(model, tableau, noise), manifold, start, plan, observation, bool(time_coordinate), keep == "all", chunk
+    )
     points = thetas.reshape(-1, thetas.shape[-1])
-    found, result = _run(model, manifold, start, points, plan, options, method, observation, keep == "all", batch_size)
-    found, result = jax.tree.map(lambda x: x.reshape(*thetas.shape[:-1], *x.shape[1:]), (found, result))
+    found, error, result = _run(problem, points, key, adaptive, method, batch_size)
+    found, error, result = jax.tree.map(lambda x: x.reshape(*thetas.shape[:-1], *x.shape[1:]), (found, error, result))
     tangents = None if found.tangents is None else jnp.swapaxes(found.tangents, -1, -2)
     log_scale = found.exponent * math.log(2.0)
     if throw:
         remedy = "Shorten the time, or where tangents exploded use their `log_scale`."
         raise_failed(result, _CALLER, remedy)
-    return RepresentationMetric(found.metric, found.states, tangents, log_scale, result, method)
+    return RepresentationMetric(found.metric, found.states, tangents, log_scale, result, error, method)
 
 
 @eqx.filter_jit
-def _run(model, manifold, state0, thetas, plan, options, method, observation, keep, batch_size):
-    model = prepared(model)
+def _run(problem, thetas, key, adaptive, method, batch_size):
+    problem = eqx.tree_at(lambda p: p.step.model, problem, prepared(problem.step.model))
 
-    def one(theta):
-        if options is not None:
-            found, result = solve(model, manifold, state0, plan, method, options, observation, keep, theta)
-        else:
-            found = _KERNELS[method](model, manifold, state0, plan, observation, keep, theta)
-            result = RESULTS.where(jnp.any(found.exponent > 0), RESULTS.diverged, RESULTS.successful)
-        # What ended a solve early explains the infinities that it leaves.
-        whole = jnp.all(found.finite) | ~((result == RESULTS.successful) | (result == RESULTS.diverged))
-        return found, RESULTS.where(whole, result, RESULTS.non_finite)
+    def at_key(key):
+        here = eqx.tree_at(lambda p: p.step, problem, problem.step.with_key(key))
 
-    if batch_size is None:
-        return jax.vmap(one)(thetas)
-    return jax.lax.map(one, thetas, batch_size=batch_size)
+        def one(theta):
+            if adaptive is not None:
+                ts, seen_at, options = adaptive
+                found, result = solve(here, ts, seen_at, method, options, theta)
+            else:
+                found = _KERNELS[method](here, theta)
+                result = RESULTS.where(jnp.any(found.exponent > 0), RESULTS.diverged, RESULTS.successful)
+            # What ended a solve early explains the infinities that it leaves.
+            whole = jnp.all(found.finite) | ~((result == RESULTS.successful) | (result == RESULTS.diverged))
+            return found, RESULTS.where(whole, result, RESULTS.non_finite)
 
+        if batch_size is None:
+            return jax.vmap(one)(thetas)
+        return jax.lax.map(one, thetas, batch_size=batch_size)
 
-def _check_points(manifold, thetas):
-    if manifold is not None and not isinstance(manifold, InputManifold):
-        raise ArgumentError(
-            f"{_CALLER}: `manifold` must be an InputManifold; got {type(manifold).__name__}. A function becomes one by "
-            "dynwarp.tasks.FunctionManifold(fn, dim=m)."
-        )
-    m = "m" if manifold is None else manifold.dim
-    check_shape(thetas, "thetas", (*thetas.shape[:-1], m), caller=_CALLER)
-    if thetas.size == 0:
-        raise ArgumentError(f"{_CALLER}: `thetas` must hold at least one point; got shape {thetas.shape}.")
-    check_finite(thetas, "thetas", caller=_CALLER)
-    known = concrete(thetas)
-    if manifold is None or known is None:
-        return
-    for i, (period, bound) in enumerate(manifold._axes()):
-        if period is not None or bound is None:
-            continue
-        slack = 1e-6 * (bound[1] - bound[0])
-        worst = known[..., i].ravel()
-        outside = (worst < bound[0] - slack) | (worst > bound[1] + slack)
-        if outside.any():
-            raise ArgumentError(
-                f"{_CALLER}: coordinate {i} of `thetas` must lie in {tuple(bound)}, the bounds of the manifold; got "
-                f"{worst[outside][0]:g}."
-            )
-
-
-def _check_initial(model, state0):
-    if callable(state0):
-        return state0
-    state0 = as_floating(state0)
-    check_state(model, state0, caller=_CALLER)
-    check_finite(state0, "state0", caller=_CALLER)
-    return state0
-
-
-def _check_observation(observation, model, state):
-    """The number of observed dimensions."""
-    if observation.readout is not None and not callable(observation.readout):
-        raise ArgumentError(f"{_CALLER}: `readout` must be a function (n,) -> (o,); got {observation.readout!r}.")
-    seen = eqx.filter_eval_shape(observation, jax.ShapeDtypeStruct((model.state_size,), state.dtype))
-    check_shape(seen, "readout(state)", ("o",), caller=_CALLER)
-    size = seen.shape[0]
-    if observation.weight is not None:
-        shape = (size,) if jnp.ndim(observation.weight) == 1 else (size, size)
-        check_shape(observation.weight, "weight", shape, caller=_CALLER)
-        check_finite(observation.weight, "weight", caller=_CALLER)
-        known = concrete(observation.weight)
-        if known is not None and known.ndim == 2 and not np.allclose(known, known.T, rtol=1e-6, atol=0):
-            raise ArgumentError(f"{_CALLER}: `weight` must be symmetric.")
-    return size
-
-
-def _map_schedule(model, manifold, theta, steps, at) -> Schedule:
-    if manifold is None:
-        if steps is None:
-            raise ArgumentError(f"{_CALLER}: a map without a manifold of inputs needs `steps`.")
-        rows = check_positive_integer(steps, "steps", caller=_CALLER)
-    else:
-        inputs = eqx.filter_eval_shape(manifold, theta)
-        check_shape(inputs, "manifold(theta)", ("T", model.input_size), caller=_CALLER)
-        rows = inputs.shape[0]
-    if steps is not None and check_positive_integer(steps, "steps", caller=_CALLER) > rows:
-        raise ArgumentError(f"{_CALLER}: `steps` is {steps}, but the inputs have {rows} rows.")
-    steps = rows if steps is None else int(steps)
-    if steps == 0:
-        raise ArgumentError(f"{_CALLER}: the manifold has inputs of no steps.")
-    if at is not None:
-        wanted = np.asarray(at)
-        inside = wanted.ndim == 1 and len(wanted) and np.issubdtype(wanted.dtype, np.integer)
-        if not inside or (wanted < -steps).any() or (wanted >= steps).any() or (np.diff(wanted % steps) <= 0).any():
-            raise ArgumentError(f"{_CALLER}: `at` must be increasing indices of the {steps} states; got {at!r}.")
-        at = tuple(int(i) for i in wanted % steps)
-    return schedule_map(steps, at)
-
-
-def _fixed_schedule(ts, steps, dt, breaks, dtype) -> Schedule:
-    step = concrete(dt)
-    if step is None or (ts is not None and concrete(ts) is None):
-        raise ArgumentError(f"{_CALLER}: `dt` and `ts` fix the number of steps, and cannot be traced.")
-    check_positive(step, "dt", caller=_CALLER)
-    if (ts is None) == (steps is None):
-        raise ArgumentError(f"{_CALLER}: a field with `dt` needs either `ts` or `steps`; got both or neither.")
-    if ts is None:
-        times = np.arange(check_positive_integer(steps, "steps", caller=_CALLER) + 1) * float(step)
-    else:
-        times = _times(ts)
-    breaks = np.zeros(0) if breaks is None else breaks
-    return schedule_field(times, float(step), breaks, dtype, first=ts is not None)
-
-
-def _times(ts) -> np.ndarray:
-    if ts is None:
-        raise ArgumentError(f"{_CALLER}: a field needs `ts`, or `dt` with `ts` or `steps`.")
-    times = concrete(ts)
-    if times is None:
-        raise ArgumentError(f"{_CALLER}: `ts` cannot be traced; use a numpy array.")
-    check_shape(times, "ts", ("T",), caller=_CALLER)
-    check_finite(times, "ts", caller=_CALLER)
-    times = times.astype(np.float64)
-    if len(times) < 2 or (np.diff(times) <= 0).any():
-        raise ArgumentError(f"{_CALLER}: `ts` must be at least two times that increase; got {ts!r}.")
-    return times
-
-
-def _breakpoints(manifold, breakpoints) -> np.ndarray | None:
-    """The times given, or those at which a task says that its inputs jump."""
-    if breakpoints is None:
-        if not hasattr(manifold, "breakpoints"):
-            return None
-        with jax.ensure_compile_time_eval():
-            breakpoints = manifold.breakpoints()
-    times = concrete(breakpoints)
-    if times is None:
-        raise ArgumentError(f"{_CALLER}: `breakpoints` cannot be traced; use a numpy array.")
-    check_shape(times, "breakpoints", ("B",), caller=_CALLER)
-    check_finite(times, "breakpoints", caller=_CALLER)
-    return times.astype(np.float64) if len(times) else None
-
-
-def _refuse(why: str, *, remedy: str = "", **options: Any) -> None:
-    """Raises if one of these options was given."""
-    given = [f"`{name}`" for name, value in options.items() if value is not None]
-    if given:
-        raise ArgumentError(f"{_CALLER}: {why} {', '.join(given)}.{remedy}")
+    if key is None or key.ndim == 0:
+        found, result = at_key(key)
+        return found, None, result
+    return average(at_key, key)

@@ -10,12 +10,27 @@ import jax.numpy as jnp
 import numpy as np
 
 from dynwarp._simulate._fields import plan_steps
+from dynwarp._simulate._scan import draw
+from dynwarp.geometry._tableau import RUNGE_KUTTA, Tableau
+from dynwarp.models import AbstractField
+
+
+class Clock(eqx.Module):
+    """What the step of a field knows of time: its index, where the field is evaluated at its ends, and its length.
+
+    The ends that are evaluated are those of the step but where the field jumps: there they are just inside.
+    """
+
+    index: jax.Array
+    left: jax.Array
+    right: jax.Array
+    length: jax.Array
 
 
 class Schedule(eqx.Module):
     """Fixed steps in an outer axis, one a state that is kept, and an inner axis of the steps between two of them.
 
-    `clock` is what a step knows of time: its index for a map, (left, right, length) for a field, each `(outer, inner)`.
+    `clock` is what a step knows of time: its index for a map, a `Clock` for a field, each leaf `(outer, inner)`.
     Where the states that are kept are not evenly spaced, the inner axis is 1 and `saved` names the rows of the outer
     one. With `first`, the initial state is kept too.
     """
@@ -63,23 +78,8 @@ def schedule_map(steps: int, at: tuple[int, ...] | None) -> Schedule:
 def schedule_field(ts: np.ndarray, dt: float, breakpoints: np.ndarray, dtype: Any, *, first: bool) -> Schedule:
     """Fixed Runge-Kutta steps of a field through the times `ts`."""
     plan = plan_steps(ts, dt, breakpoints, dtype)
-    return Schedule((plan.left, plan.right, plan.length), plan.saved, first)
-
-
-def drives(manifold: Any, theta: Any, schedule: Schedule) -> Any:
-    """What drives each step at one point of the manifold: `(steps, d)` for a map; for a field the inputs at the ends
-    and in the middle of each step, `(steps, 3, d)`; None without inputs.
-
-    Inputs at times are made for all steps at once, since a manifold of held rows builds every row to find one.
-    """
-    if manifold is None:
-        return None
-    clock = schedule.flat_clock()
-    if not isinstance(clock, tuple):
-        return manifold(theta)[: len(clock)]
-    left, right, length = clock
-    nodes = jnp.stack([left, left + length / 2, right], axis=1)
-    return jax.vmap(jax.vmap(lambda t: manifold(theta, t)))(nodes)
+    index = jnp.arange(plan.length.size, dtype=jnp.int32).reshape(plan.length.shape)
+    return Schedule(Clock(index, plan.left, plan.right, plan.length), plan.saved, first)
 
 
 def initial(state0: Any, theta: Any) -> Any:
@@ -88,18 +88,66 @@ def initial(state0: Any, theta: Any) -> Any:
 
 
 class Step(eqx.Module):
-    """One step of a model, (state, drive, clock) -> state: a map's own, or a Runge-Kutta step of a field."""
+    """One step of a model, (state, drive, clock) -> state: a map's own, or a Runge-Kutta step of a field.
+
+    With `noise`, normal numbers are added after it: those that `simulate` adds with the same key. `model_key` is what
+    models with dropout draw from.
+    """
 
     model: Any
+    tableau: Tableau = eqx.field(default=RUNGE_KUTTA, static=True)
+    noise: Any = None
+    noise_key: Any = None
+    model_key: Any = None
+
+    def with_key(self, key: Any) -> Step:
+        """The same with the keys that `simulate` makes of its own."""
+        if key is None:
+            return self
+        noise_key, model_key = (key, None) if isinstance(self.model, AbstractField) else jax.random.split(key)
+        if not getattr(self.model, "stochastic", False):
+            model_key = None
+        return Step(self.model, self.tableau, self.noise, noise_key, model_key)
+
+    def drives(self, manifold: Any, theta: Any, schedule: Schedule) -> Any:
+        """What drives each step at one point of the manifold: `(steps, d)` for a map; for a field the inputs at the
+        nodes of each step, `(steps, nodes, d)`; None without inputs.
+
+        Inputs at times are made for all steps at once, since a manifold of held rows builds every row to find one.
+        """
+        if manifold is None:
+            return None
+        clock = schedule.flat_clock()
+        if not isinstance(clock, Clock):
+            return manifold(theta)[: len(clock)]
+        times = jnp.stack([self._time(clock, c) for c in self.tableau.nodes], axis=1)
+        return jax.vmap(jax.vmap(lambda t: manifold(theta, t)))(times)
 
     def __call__(self, state, drive, clock):
-        if not isinstance(clock, tuple):
-            return self.model(state, drive, step=clock).astype(state.dtype)
-        left, right, length = clock
-        begin, middle, end = (None,) * 3 if drive is None else drive
-        half = left + length / 2
-        k1 = self.model(left, state, begin)
-        k2 = self.model(half, state + length / 2 * k1, middle)
-        k3 = self.model(half, state + length / 2 * k2, middle)
-        k4 = self.model(right, state + length * k3, end)
-        return (state + length / 6 * (k1 + 2 * (k2 + k3) + k4)).astype(state.dtype)
+        if isinstance(clock, Clock):
+            return self._noisy(self._runge_kutta(state, drive, clock), clock.index, jnp.sqrt(clock.length))
+        extra = {} if self.model_key is None else {"key": jax.random.fold_in(self.model_key, clock)}
+        return self._noisy(self.model(state, drive, step=clock, **extra).astype(state.dtype), clock, 1.0)
+
+    def _runge_kutta(self, state, drive, clock):
+        slopes = []
+        for stage, row in zip(self.tableau.stages, self.tableau.rows):
+            at = _advance(state, clock.length, row, slopes)
+            t = self._time(clock, self.tableau.nodes[stage])
+            slopes.append(self.model(t, at, None if drive is None else drive[stage]))
+        return _advance(state, clock.length, self.tableau.weights, slopes).astype(state.dtype)
+
+    @staticmethod
+    def _time(clock: Clock, node: float):
+        if node in (0.0, 1.0):
+            return clock.right if node else clock.left
+        return clock.left + node * clock.length
+
+    def _noisy(self, state, index, scale):
+        return state if self.noise is None else state + self.noise * scale * draw(self.noise_key, index, state)
+
+
+def _advance(state, length, coefficients, slopes):
+    """The state, and its length times the sum of the slopes."""
+    terms = [c * k for c, k in zip(coefficients, slopes) if c]
+    return state + length * sum(terms[1:], terms[0]) if terms else state

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
@@ -11,7 +12,7 @@ import numpy as np
 
 from dynwarp._simulate._scan import match_dtype
 from dynwarp.geometry._observation import Observation
-from dynwarp.geometry._schedule import Schedule, Step, drives, initial
+from dynwarp.geometry._schedule import Clock, Schedule, Step, initial
 
 
 class Sensitivities(eqx.Module):
@@ -26,6 +27,43 @@ class Sensitivities(eqx.Module):
     finite: jax.Array
 
 
+class Problem(eqx.Module):
+    """What is differentiated, and what is kept of it; with `time`, the velocity is the first tangent."""
+
+    step: Step
+    manifold: Any
+    state0: Any
+    schedule: Schedule
+    observation: Observation
+    time: bool = eqx.field(static=True)
+    keep: bool = eqx.field(static=True)
+    chunk: int | None = eqx.field(default=None, static=True)
+
+    def start(self, theta):
+        """The drives and the state at the first step, in the dtype that the scan carries."""
+        of_steps = self.step.drives(self.manifold, theta, self.schedule)
+        first = jax.tree.map(lambda x: x[0], (of_steps, self.schedule.flat_clock()))
+        state = match_dtype(lambda z: self.step(z, *first), initial(self.state0, theta), self.step.model)
+        return of_steps, state
+
+    def velocity(self, theta, t, state, previous):
+        """Of a field its value at a time; of a map the step that led to the state."""
+        if t is None:
+            return state - previous
+        input = None if self.manifold is None else self.manifold(theta, t)
+        return self.step.model(t, state, input).astype(state.dtype)
+
+    def tangents_with_time(self, theta, times, states, previous, seen):
+        """Tangents of what is seen `(K, m, o)`, with those along time before them where it is a coordinate."""
+        if not self.time:
+            return seen
+
+        def along(t, state, previous):
+            return self.observation.push(state, self.velocity(theta, t, state, previous)[None])
+
+        return jnp.concatenate([jax.vmap(along)(times, states, previous), seen], 1)
+
+
 def assemble(observation: Observation, states, seen, exponent, keep: bool) -> Sensitivities:
     """Of states `(..., n)` and tangents of what is seen of them `(..., m, o)`, what is kept."""
     metric = observation.metric(seen)
@@ -33,82 +71,106 @@ def assemble(observation: Observation, states, seen, exponent, keep: bool) -> Se
     return Sensitivities(metric, states if keep else None, seen if keep else None, exponent, finite)
 
 
-def initial_state(model, state0, theta, drive, clock) -> jax.Array:
-    """The state at the first step in the dtype that the scan carries."""
-    return match_dtype(lambda z: Step(model)(z, drive, clock), initial(state0, theta), model)
-
-
-def _start(model, manifold, state0, schedule, theta):
-    """The drives and the initial state, as one function of theta."""
-    of_steps = drives(manifold, theta, schedule)
-    first = jax.tree.map(lambda x: x[0], (of_steps, schedule.flat_clock()))
-    return of_steps, initial_state(model, state0, theta, *first)
-
-
-def forward(model, manifold, state0, schedule: Schedule, observation: Observation, keep: bool, theta) -> Sensitivities:
+def forward(problem: Problem, theta) -> Sensitivities:
     """States and tangents step by step: only they are in the carry, and products are taken as soon as they are due.
 
     Tangents that outgrow a quarter of the exponents of their dtype are divided by a power of two, which is counted.
     """
-    step = Step(model)
-
-    def start(theta):
-        return _start(model, manifold, state0, schedule, theta)
-
+    step, schedule, observation = problem.step, problem.schedule, problem.observation
     basis = jnp.eye(len(theta), dtype=theta.dtype)
     (of_steps, state), (d_of_steps, tangents) = jax.vmap(
-        lambda e: jax.jvp(start, (theta,), (e,)), out_axes=(None, (1, 0))
+        lambda e: jax.jvp(problem.start, (theta,), (e,)), out_axes=(None, (1, 0))
     )(basis)
-    limit = 2.0 ** (np.finfo(state.dtype).maxexp // 4)
+    of_field = isinstance(schedule.clock, Clock)
+    back = problem.time and not of_field
+    most = np.finfo(state.dtype).maxexp
+    limit = 2.0 ** (most // 2)
 
     def advance(carry, x):
-        state, tangents, exponent = carry
+        state, tangents, exponent, _, square = carry
         drive, d_drive, clock = x
-        shrink = jnp.exp2(-exponent)
-        d_drive = jax.tree.map(lambda u: u * shrink.astype(u.dtype), d_drive)
+        more = jnp.where(square > limit, jnp.round(jnp.log2(jnp.maximum(square, 1.0)) / 2), 0.0)
+        more = jnp.where(jnp.isposinf(square), most // 2, more).astype(exponent.dtype)
+        exponent = exponent + more
+        scale = jnp.exp2(-exponent)
+        d_drive = jax.tree.map(lambda u: u * scale.astype(u.dtype), d_drive)
 
         def push(tangent, d_drive):
             return jax.jvp(lambda z, u: step(z, u, clock), (state, drive), (tangent, d_drive))
 
-        state, tangents = jax.vmap(push, out_axes=(None, 0))(tangents, d_drive)
-        largest = jax.lax.stop_gradient(jnp.max(jnp.abs(tangents), initial=0.0))
-        more = jnp.where(largest > limit, jnp.round(jnp.log2(jnp.maximum(largest, 1.0))), 0.0)
-        more = jnp.where(jnp.isfinite(more), more, 0.0).astype(exponent.dtype)
-        return (state, tangents * jnp.exp2(-more), exponent + more), None
+        after, tangents = jax.vmap(push, out_axes=(None, 0))(tangents * jnp.exp2(-more), d_drive)
+        # A matrix product that the metric of states takes anyway.
+        square = jnp.max(jnp.diagonal(Observation().metric(jax.lax.stop_gradient(tangents))))
+        return (after, tangents, exponent, state if back else None, square), None
 
-    def see(carry):
-        state, tangents, exponent = carry
-        return assemble(observation, state, observation.push(state, tangents), exponent, keep)
+    def see(carry, t):
+        state, tangents, exponent, previous, _ = carry
+        if problem.time:
+            along = problem.velocity(theta, t, state, previous) * jnp.exp2(-exponent)
+            tangents = jnp.concatenate([along[None], tangents])
+        return assemble(observation, state, observation.push(state, tangents), exponent, problem.keep)
 
     def outer(carry, xs):
+        xs, t = xs
         if schedule.shape[1] == 1:
             carry, _ = advance(carry, jax.tree.map(lambda x: x[0], xs))
         else:
             carry, _ = jax.lax.scan(advance, carry, xs)
-        return carry, see(carry)
+        return carry, see(carry, t)
 
-    carry = (state, tangents, jnp.zeros((), state.dtype))
+    nothing = jnp.zeros((), state.dtype)
+    carry = (state, tangents, nothing, state if back else None, nothing)
     xs = (schedule.fold(of_steps), schedule.fold(d_of_steps), schedule.clock)
-    _, found = jax.lax.scan(outer, carry, xs)
+    times = schedule.clock.right[:, -1] if of_field else None
+    _, found = _scan_in_chunks(outer, carry, (xs, times), schedule.shape[0], problem.chunk)
     if schedule.saved is not None:
         found = jax.tree.map(lambda x: x[np.asarray(schedule.saved)], found)
     if schedule.first:
-        found = jax.tree.map(lambda x, y: jnp.concatenate([x[None], y]), see(carry), found)
+        begin = schedule.clock.left[0, 0]
+        found = jax.tree.map(lambda x, y: jnp.concatenate([x[None], y]), see(carry, begin), found)
     return found
 
 
-def reverse(model, manifold, state0, schedule: Schedule, observation: Observation, keep: bool, theta) -> Sensitivities:
+def _scan_in_chunks(body: Callable, carry, xs, length: int, chunk: int | None):
+    """`jax.lax.scan`, of which reverse mode keeps one carry in every `chunk` steps and makes the others again."""
+    if chunk is None or length <= chunk:
+        return jax.lax.scan(body, carry, xs)
+    whole = length - length % chunk
+    chunks = jax.tree.map(lambda x: x[:whole].reshape(-1, chunk, *x.shape[1:]), xs)
+    # Inside a scan nothing can be merged with the recomputation, so the barriers against it are left out.
+    inner = jax.checkpoint(lambda carry, xs: jax.lax.scan(body, carry, xs), prevent_cse=False)
+    carry, found = jax.lax.scan(inner, carry, chunks)
+    found = jax.tree.map(lambda x: x.reshape(whole, *x.shape[2:]), found)
+    if whole < length:
+        carry, rest = jax.lax.scan(body, carry, jax.tree.map(lambda x: x[whole:], xs))
+        found = jax.tree.map(lambda x, y: jnp.concatenate([x, y]), found, rest)
+    return carry, found
+
+
+def _kept(problem: Problem, start, after):
+    """Of the states after all steps, those that are kept, the states a step before them, and their times."""
+    schedule, ends = problem.schedule, problem.schedule.ends()
+    states, previous, times = after[ends], jnp.concatenate([start[None], after[:-1]])[ends], None
+    if isinstance(schedule.clock, Clock):
+        times, previous = schedule.flat_clock().right[ends], None
+        if schedule.first:
+            states = jnp.concatenate([start[None], states])
+            times = jnp.concatenate([schedule.clock.left[0, :1], times])
+    return states, previous, times
+
+
+def reverse(problem: Problem, theta) -> Sensitivities:
     """Adjoints: for each kept state and each observed dimension, L_s = L_{s+1} A_s back to the start, all side by side.
 
     What they meet on the way is pulled back through the manifold once, so that the number of coordinates costs nothing.
     """
-    step, clock = Step(model), schedule.flat_clock()
-    (of_steps, state), pull = jax.vjp(lambda theta: _start(model, manifold, state0, schedule, theta), theta)
+    step, schedule, observation = problem.step, problem.schedule, problem.observation
+    clock = schedule.flat_clock()
+    (of_steps, state), pull = jax.vjp(problem.start, theta)
 
-    last, previous = jax.lax.scan(lambda z, x: (step(z, *x), z), state, (of_steps, clock))
-    ends = schedule.ends()
-    states = jnp.concatenate([previous[1:], last[None]])[ends]
-    rows = jax.vmap(jax.jacrev(observation))(states)
+    last, before = jax.lax.scan(lambda z, x: (step(z, *x), z), state, (of_steps, clock))
+    ends, after = schedule.ends(), jnp.concatenate([before[1:], last[None]])
+    rows = jax.vmap(jax.jacrev(observation))(after[ends])
 
     def backward(adjoints, x):
         index, before, drive, clock = x
@@ -117,30 +179,34 @@ def reverse(model, manifold, state0, schedule: Schedule, observation: Observatio
         adjoints, of_drive = jax.vmap(jax.vmap(transpose))(adjoints)
         return adjoints, of_drive
 
-    xs = (jnp.arange(len(previous)), previous, of_steps, clock)
+    xs = (jnp.arange(len(before)), before, of_steps, clock)
     adjoints, of_drives = jax.lax.scan(backward, jnp.zeros_like(rows), xs, reverse=True)
     per_row = jax.tree.map(lambda x: jnp.moveaxis(x, 0, 2), of_drives)
     (gradient,) = jax.vmap(jax.vmap(lambda u, z: pull((u, z))))(per_row, adjoints)
     if schedule.first:
-        states = jnp.concatenate([state[None], states])
-        at_first = jax.jacrev(lambda theta: observation(_start(model, manifold, state0, schedule, theta)[1]))(theta)
+        at_first = jax.jacrev(lambda theta: observation(problem.start(theta)[1]))(theta)
         gradient = jnp.concatenate([at_first[None], gradient])
-    seen = jnp.swapaxes(gradient, 1, 2).astype(states.dtype)
-    return assemble(observation, states, seen, jnp.zeros(len(states), states.dtype), keep)
+    return _finish(problem, theta, state, after, gradient)
 
 
-def reference(
-    model, manifold, state0, schedule: Schedule, observation: Observation, keep: bool, theta
-) -> Sensitivities:
+def reference(problem: Problem, theta) -> Sensitivities:
     """The same by `jax.jacfwd` of the plain simulation."""
-    step, clock = Step(model), schedule.flat_clock()
+    step, schedule, clock = problem.step, problem.schedule, problem.schedule.flat_clock()
 
     def simulate(theta):
-        of_steps, state = _start(model, manifold, state0, schedule, theta)
-        states = jax.lax.scan(lambda z, x: (step(z, *x),) * 2, state, (of_steps, clock))[1][schedule.ends()]
+        of_steps, state = problem.start(theta)
+        after = jax.lax.scan(lambda z, x: (step(z, *x),) * 2, state, (of_steps, clock))[1]
+        states = after[schedule.ends()]
         states = jnp.concatenate([state[None], states]) if schedule.first else states
-        return jax.vmap(observation)(states), states
+        return jax.vmap(problem.observation)(states), (state, after)
 
-    gradient, states = jax.jacfwd(simulate, has_aux=True)(theta)
+    gradient, (state, after) = jax.jacfwd(simulate, has_aux=True)(theta)
+    return _finish(problem, theta, state, after, gradient)
+
+
+def _finish(problem: Problem, theta, start, after, gradient) -> Sensitivities:
+    """From the states after all steps and d y_a / d theta_i of those kept, `(K, o, m)`."""
+    states, previous, times = _kept(problem, start, after)
     seen = jnp.swapaxes(gradient, 1, 2).astype(states.dtype)
-    return assemble(observation, states, seen, jnp.zeros(len(states), states.dtype), keep)
+    seen = problem.tangents_with_time(theta, times, states, previous, seen)
+    return assemble(problem.observation, states, seen, jnp.zeros(len(states), states.dtype), problem.keep)
