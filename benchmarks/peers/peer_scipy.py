@@ -107,7 +107,7 @@ def mode_landings(size, inputs):
 
 
 def mode_flows(size, inputs):
-    """`LSODA`, the fastest method there, at a tolerance at which its trajectories are as exact as those of the kernel."""
+    """`LSODA`, the fastest method there, at a tolerance at which it is as exact as the kernel."""
     rule, v, feedback, decay = size["rule"], 0.8, 0.5, 0.5
 
     def bptt(t, state):
@@ -126,13 +126,11 @@ def mode_flows(size, inputs):
         return [b / q - ab * b / f, feedback * (1 / g - ab / e), feedback * b * (v / (q * g) - ab * w / (f * e))]
 
     velocity = {"bptt": bptt, "eprop": bptt, "tbptt": tbptt, "rflo": rflo}[rule]
-    ts, options = inputs["times"], {"method": "LSODA", "rtol": 1e-6, "atol": 1e-9}
+    ts = inputs["times"]
+    ends, options = (ts[0], ts[-1]), {"method": "LSODA", "rtol": 1e-6, "atol": 1e-9, "t_eval": ts}
 
     def call():
-        ends = (ts[0], ts[-1])
-        found = [
-            scipy.integrate.solve_ivp(velocity, ends, start, t_eval=ts, **options).y.T for start in inputs["starts"]
-        ]
+        found = [scipy.integrate.solve_ivp(velocity, ends, start, **options).y.T for start in inputs["starts"]]
         return np.stack(found[: inputs["compared"]])
 
     return call

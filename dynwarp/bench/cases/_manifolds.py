@@ -25,7 +25,7 @@ def _trace(f, cycle, iterations, box, method):
     peers=["pca"],
 )
 def stable_manifold(*, iterations: int, seed: int) -> Kernel:
-    """W^s of a saddle of the plane in exact lines, judged by Delta_sigma, beside the published one by PCA on samples."""
+    """W^s of a saddle of the plane in exact lines, judged by Delta_sigma, beside the published one by PCA."""
     f = dw.systems.BorderCollisionMap.preset("fig3a_right").canonical()
     saddle, key = dw.piecewise.cycle_at(f, jnp.array([[True]])), jax.random.key(seed)
     return Kernel(
