@@ -47,7 +47,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Runs `dynwarp bench` and returns the exit code: 0 fine, 1 a failure, 2 a wrong argument, 130 interrupted."""
+    """Runs `dynwarp bench` and returns the exit code.
+
+    0 fine, 1 a failure, 2 a wrong argument, 130 interrupted, 141 where nobody reads on.
+    """
     try:
         if arguments.compare:
             return _compare(*arguments.compare)
@@ -57,6 +60,10 @@ def run(arguments: argparse.Namespace) -> int:
     except DynwarpError as error:
         _say(f"dynwarp bench: {error}", sys.stderr)
         return 2
+    except BrokenPipeError:
+        # The reader of our lines has left, as `head` does. What Python flushes at its end must go somewhere.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
     except OSError as error:
         where = error.filename or arguments.out or _DEFAULT_OUT
         _say(f"dynwarp bench: cannot write {where}: {error.strerror or error}", sys.stderr)

@@ -12,15 +12,20 @@ import pathlib
 import sys
 import time
 
+_loaded = {}
+
 
 def load(path):
-    """The module of a peer; ImportError where the package it needs is missing."""
-    spec = importlib.util.spec_from_file_location(f"dynwarp_peer_{pathlib.Path(path).stem}", path)
-    if spec is None or spec.loader is None:
-        raise FileNotFoundError(path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    """The module of a peer, loaded once; ImportError where the package it needs is missing."""
+    path = str(pathlib.Path(path).resolve())
+    if path not in _loaded:
+        spec = importlib.util.spec_from_file_location(f"dynwarp_peer_{pathlib.Path(path).stem}", path)
+        if spec is None or spec.loader is None:
+            raise FileNotFoundError(path)
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        _loaded[path] = module
+    return _loaded[path]
 
 
 def timed(call, number):
@@ -48,6 +53,7 @@ def _answer(state, request):
         module = load(request["path"])
         with np.load(request["inputs"], allow_pickle=False) as file:
             inputs = dict(file)
+        state.clear()  # the problem before this one may be large
         state["call"] = getattr(module, request["problem"])(request["size"], inputs)
         return {"version": str(getattr(module, "VERSION", "unknown"))}
     if request["do"] == "first":

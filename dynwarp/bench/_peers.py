@@ -10,7 +10,7 @@ import selectors
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import IO, Any, cast
 
 import numpy as np
@@ -41,9 +41,8 @@ def default_directory() -> pathlib.Path | None:
     return directory if directory.is_dir() else None
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class PeerPool:
-    """Where peers come from.
+    """Where peers come from. A peer with an environment of its own is one process for all cases: `close` ends them.
 
     **Arguments:**
 
@@ -52,9 +51,26 @@ class PeerPool:
     - `longest_warm_up`: peers whose file declares a longer `WARM_UP`, in seconds, are skipped.
     """
 
-    directory: pathlib.Path | None
-    pythons: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    longest_warm_up: float = 10.0
+    def __init__(
+        self,
+        *,
+        directory: pathlib.Path | None,
+        pythons: Mapping[str, str] | None = None,
+        longest_warm_up: float = 10.0,
+    ):
+        self.directory, self.pythons, self.longest_warm_up = directory, dict(pythons or {}), longest_warm_up
+        self._processes: dict[str, _Process] = {}
+
+    def __enter__(self) -> PeerPool:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Ends the processes."""
+        while self._processes:
+            self._processes.popitem()[1].end()
 
     def open(self, name: str, problem: str, size: Mapping[str, Any], inputs: Mapping[str, Any]) -> Peer:
         """The peer `name` set on a problem; raises `PeerSkipped` with the reason where it cannot take part."""
@@ -67,9 +83,12 @@ class PeerPool:
         if warm_up > self.longest_warm_up:
             raise PeerSkipped(f"its warm-up takes about {warm_up:g} s; it runs with --suite full")
         inputs = {key: np.asarray(value) for key, value in inputs.items()}
-        if name in self.pythons:
-            return _open_command(self.pythons[name], path, problem, size, inputs)
-        return _open_here(name, path, problem, size, inputs)
+        if name not in self.pythons:
+            return _open_here(name, path, problem, size, inputs)
+        process = self._processes.get(name)
+        if process is None or not process.alive:
+            process = self._processes[name] = _Process(self.pythons[name])
+        return _open_apart(process, path, problem, size, inputs)
 
 
 def _declared_warm_up(path: pathlib.Path) -> float:
@@ -101,55 +120,66 @@ def _open_here(name, path, problem, size, inputs) -> Peer:
     return Peer(version, first, lambda number: _peer_host.timed(call, number), lambda: None)
 
 
-def _open_command(python: str, path, problem, size, inputs) -> Peer:
-    command: Sequence[str] = [python, _peer_host.__file__]
-    stack = contextlib.ExitStack()
-    with contextlib.ExitStack() as failed:
-        failed.callback(stack.close)
-        folder = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="dynwarp-bench-")))
+class _Process:
+    """A Python that answers one request a line."""
+
+    def __init__(self, python: str):
         try:
-            child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1)
+            self._child = subprocess.Popen(
+                [python, _peer_host.__file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
+            )
         except OSError as error:
             raise PeerSkipped(f"cannot start {python}: {error.strerror}") from None
-        stack.callback(_end, child)
-        stdin, stdout = cast("IO[str]", child.stdin), cast("IO[str]", child.stdout)
+        self._stdin, self._stdout = cast("IO[str]", self._child.stdin), cast("IO[str]", self._child.stdout)
+        self.alive = True
 
-        def ask(**request) -> dict[str, Any]:
-            try:
-                stdin.write(json.dumps(request) + "\n")
-                with selectors.DefaultSelector() as selector:
-                    selector.register(stdout, selectors.EVENT_READ)
-                    line = stdout.readline() if selector.select(_REPLY_SECONDS) else ""
-            except BrokenPipeError:
-                line = ""
-            if not line:
-                raise RuntimeError(f"the process of this peer ended or gave no answer in {_REPLY_SECONDS:g} s")
-            reply = json.loads(line)
-            if "skipped" in reply:
-                raise PeerSkipped(reply["skipped"])
-            if "error" in reply:
-                raise RuntimeError(reply["error"])
-            return reply
+    def ask(self, **request: Any) -> dict[str, Any]:
+        """Its answer; raises `PeerSkipped` or `RuntimeError` with the reason it gives, or because it gives none."""
+        try:
+            self._stdin.write(json.dumps(request) + "\n")
+            with selectors.DefaultSelector() as selector:
+                selector.register(self._stdout, selectors.EVENT_READ)
+                line = self._stdout.readline() if selector.select(_REPLY_SECONDS) else ""
+        except BrokenPipeError:
+            line = ""
+        if not line:
+            self.end()  # what it may still say would be taken for the answer to the next request
+            raise RuntimeError(f"the process of this peer ended or gave no answer in {_REPLY_SECONDS:g} s")
+        reply = json.loads(line)
+        if "skipped" in reply:
+            raise PeerSkipped(reply["skipped"])
+        if "error" in reply:
+            raise RuntimeError(reply["error"])
+        return reply
 
+    def end(self) -> None:
+        """Lets it go, by force where it does not."""
+        if not self.alive:
+            return
+        self.alive = False
+        for stream in (self._stdin, self._stdout):
+            with contextlib.suppress(BrokenPipeError):
+                stream.close()
+        try:
+            self._child.wait(timeout=2)
+        except subprocess.TimeoutExpired:
+            self._child.kill()
+            self._child.wait()
+
+
+def _open_apart(process: _Process, path, problem, size, inputs) -> Peer:
+    with contextlib.ExitStack() as stack:
+        folder = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="dynwarp-bench-")))
         np.savez(folder / "inputs.npz", **inputs)
-        built = ask(do="build", path=str(path), problem=problem, size=dict(size), inputs=str(folder / "inputs.npz"))
-        failed.pop_all()
+        built = process.ask(
+            do="build", path=str(path), problem=problem, size=dict(size), inputs=str(folder / "inputs.npz")
+        )
+        files = stack.pop_all()
+    ask = process.ask
 
     def first():
         seconds = ask(do="first", result=str(folder / "result.npz"))["seconds"]
         with np.load(folder / "result.npz", allow_pickle=False) as file:
             return [file[key] for key in file.files], seconds
 
-    return Peer(built["version"], first, lambda number: tuple(ask(do="time", number=number)["times"]), stack.close)
-
-
-def _end(child: subprocess.Popen) -> None:
-    for stream in (child.stdin, child.stdout):
-        if stream is not None:
-            with contextlib.suppress(BrokenPipeError):
-                stream.close()
-    try:
-        child.wait(timeout=2)
-    except subprocess.TimeoutExpired:
-        child.kill()
-        child.wait()
+    return Peer(built["version"], first, lambda number: tuple(ask(do="time", number=number)["times"]), files.close)

@@ -68,10 +68,12 @@ def crossover(documents: Sequence[dict[str, Any]]) -> list[tuple[str, ...]]:
     for document in documents:
         on_cpu = document["environment"]["platform"] == "cpu"
         for record in document["results"]:
-            if record["status"] != "ok" or "batch" not in record["size"]:
+            axis = next((axis for axis in _BATCHES if axis in record["size"]), None)
+            if record["status"] != "ok" or axis is None:
                 continue
-            rest = {key: value for key, value in record["size"].items() if key != "batch"}
-            key, batch = (record["case"], _size(rest)), record["size"]["batch"]
+            # How many lanes a kernel takes at a time is a choice for the machine, not part of the problem.
+            rest = {key: value for key, value in record["size"].items() if key not in (axis, "block")}
+            key, batch = (record["case"], _size(rest)), record["size"][axis]
             seconds = record["phases"]["steady"]["median"]
             (processor if on_cpu else accelerator).setdefault(key, {}).setdefault(batch, seconds)
             beside = record["peers"].get("cpu", {})
@@ -87,6 +89,9 @@ def crossover(documents: Sequence[dict[str, Any]]) -> list[tuple[str, ...]]:
         rows.append((*key, str(wins[0]) if wins else f"not up to {known[-1]}", f"x{ratios[known[-1]]:.3g}"))
     return rows
 
+
+# What may be called the batch of a case: how many independent pieces of work one call has.
+_BATCHES = ("batch", "lanes", "points", "seeds", "maps", "pairs")
 
 _HEADER = ("case", "size", "seconds", "IQR", "throughput", "compile", "first", "peak MB", "roofline", "error")
 _PEER_HEADER = ("case", "size", "beside", "ratio", "quartiles", "temporary MB", "error")
@@ -185,7 +190,7 @@ def _html_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return f"<table>{line(header, 'th')}{''.join(line(row, 'td') for row in rows)}</table>"
 
 
-_AXES = ("batch", "state_size", "modes", "steps")
+_AXES = (*_BATCHES, "state_size", "dim", "modes", "units", "steps")
 
 
 def _curves(documents: Sequence[dict[str, Any]]) -> dict[tuple[str, str], dict[str, list[tuple[float, float]]]]:

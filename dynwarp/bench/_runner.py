@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 import json
 import math
@@ -29,7 +30,7 @@ from dynwarp.io import atomic_write
 _BUDGETS = {"check": math.inf, "quick": 285.0, "full": math.inf, "gpu": 450.0}
 _SETTINGS = {
     "check": Settings(repetitions=2, seconds=0.0, limit=5.0, fresh=True),
-    "quick": Settings(repetitions=5, seconds=0.5, limit=8.0),
+    "quick": Settings(repetitions=5, seconds=0.2, limit=4.0),
     "full": Settings(repetitions=5, seconds=1.0, limit=120.0),
     "gpu": Settings(repetitions=5, seconds=0.5, limit=8.0),
 }
@@ -108,7 +109,7 @@ def run_bench(
                         device=target,
                         ceilings=document["ceilings"],
                         pool=pool,
-                        settings=_SETTINGS[suite],
+                        settings=_share(_SETTINGS[suite], limit - (time.perf_counter() - start), len(chosen) - index),
                         beside_cpu=case.name not in slow_on_cpu,
                     )
                 except Exception as error:
@@ -125,6 +126,8 @@ def run_bench(
     except KeyboardInterrupt:
         document["status"] = "interrupted"
         say(f"Interrupted: {len(document['results'])} of {len(chosen)} results are kept.")
+    finally:
+        pool.close()
     document["seconds"] = time.perf_counter() - start
     if path is not None:
         write(path, document)
@@ -197,6 +200,14 @@ def _device(name: str | None) -> Any:
             f"bench: this machine, or this build of jaxlib, has no {name}; it has "
             f"{', '.join(sorted({device.platform for device in jax.devices()}))}."
         ) from None
+
+
+def _share(settings: Settings, left: float, sizes: int) -> Settings:
+    """The settings with no more than half of this size's share of the time that is left, the rest being for compiling.
+
+    A slow machine then runs fewer rounds of each size before it leaves sizes out.
+    """
+    return dataclasses.replace(settings, limit=max(0.2, min(settings.limit, 0.5 * left / sizes)))
 
 
 def _progress(record: dict[str, Any], index: int, total: int):

@@ -2,6 +2,7 @@
 
 import argparse
 import copy
+import errno
 import json
 import subprocess
 import sys
@@ -150,6 +151,11 @@ def test_crossover_from_two_documents_and_from_one():
     device = _document([_record(4.0, batch=1), _record(4.0, batch=8), _record(5.0, batch=64)], platform="gpu")
     assert crossover([processor, device]) == [("simulate", "dtype=float32", "8", "x12.8")]
     assert crossover([processor]) == []
+    # The batch of a case may be its lanes, and how many are at work at a time is no part of the problem.
+    for document, block in ((processor, 256), (device, 4096)):
+        for record in document["results"]:
+            record["size"] = {"lanes": record["size"]["batch"], "block": block}
+    assert crossover([processor, device]) == [("simulate", "", "8", "x12.8")]
     beside = {**PEER, "kind": "device", "steady": _steady(1.0)}
     alone = _document([_record(4.0, batch=1, peers={"cpu": beside})], platform="gpu")
     assert crossover([alone]) == [("simulate", "dtype=float32", "not up to 1", "x0.25")]
@@ -227,6 +233,57 @@ def test_command_mistakes_are_one_line(tmp_path, capsys):
 def test_command_lists(capsys):
     assert main(["--list", "--case", "dynamics"]) == 0
     assert "dynamics/lyapunov_lorenz63:" in capsys.readouterr().out
+
+
+def test_a_reader_that_leaves_is_no_failure():
+    """`dynwarp bench --list | head -1` says nothing but that line."""
+    code = (
+        "import sys; from dynwarp.bench import _command;"
+        "_command._list = lambda names: [_command._say('a case ' * 9) for _ in range(9999)];"
+        "sys.exit(_command.main(['--list']))"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as child:
+        assert child.stdout.readline().startswith(b"a case")
+        child.stdout.close()
+        assert child.stderr.read() == b""
+        assert child.wait() == 141
+
+
+def test_full_disk_is_one_line(tmp_path, monkeypatch, capsys):
+    def full(path, mode):
+        raise OSError(errno.ENOSPC, "No space left on device", str(path))
+
+    monkeypatch.setattr(_runner, "atomic_write", full)
+    assert main(["--check", "--case", "stein", "--out", str(tmp_path)]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line == f"dynwarp bench: cannot write {tmp_path / 'check-cpu.json'}: No space left on device"
+
+
+def test_interrupt_and_missing_peers_are_one_line_each(tmp_path, monkeypatch, capsys):
+    """Ctrl-C in the second case: the first is on the disk, and the exit code is that of an interrupted command."""
+    monkeypatch.setattr(_runner, "measure", _interrupted(_runner.measure))
+    arguments = ["--check", "--case", "stein", "elman_gradient", "--out", str(tmp_path), "--peers", str(tmp_path)]
+    assert main(arguments) == 130
+    captured = capsys.readouterr()
+    assert captured.err == ""
+    assert captured.out.splitlines()[1:] == [
+        f"    scipy skipped: there is no peer_scipy.py in {tmp_path}",
+        "Interrupted: 1 of 2 results are kept.",
+    ]
+    kept = read_document(tmp_path / "check-cpu.json")
+    assert (kept["status"], len(kept["results"])) == ("interrupted", 1)
+
+
+def _interrupted(measure):
+    calls = []
+
+    def once(*arguments, **options):
+        if calls:
+            raise KeyboardInterrupt
+        calls.append(1)
+        return measure(*arguments, **options)
+
+    return once
 
 
 def test_options_need_no_jax():

@@ -41,7 +41,8 @@ def folder(tmp_path):
 @pytest.fixture(params=["here", "apart"])
 def pool(folder, request):
     names = ("good", "absent", "slow") if request.param == "apart" else ()
-    return PeerPool(directory=folder, pythons=dict.fromkeys(names, sys.executable))
+    with PeerPool(directory=folder, pythons=dict.fromkeys(names, sys.executable)) as pool:
+        yield pool
 
 
 def test_peer_gives_results_and_times(pool):
@@ -82,17 +83,31 @@ def test_other_reasons_to_skip(folder):
 
 
 def test_failing_peer_raises_its_own_error(folder):
-    apart = PeerPool(directory=folder, pythons={"good": sys.executable})
-    peer = apart.open("good", "broken", {}, {})
-    with pytest.raises(RuntimeError, match="ValueError: no result"):
-        peer.first()
-    peer.close()
-    peer = apart.open("good", "dies", {}, {})
-    with pytest.raises(RuntimeError, match="the process of this peer ended"):
-        peer.first()
-    peer.close()
-    with pytest.raises(RuntimeError, match="has no attribute 'nothing'"):
-        apart.open("good", "nothing", {}, {})
+    with PeerPool(directory=folder, pythons={"good": sys.executable}) as apart:
+        peer = apart.open("good", "broken", {}, {})
+        with pytest.raises(RuntimeError, match="ValueError: no result"):
+            peer.first()
+        peer.close()
+        with pytest.raises(RuntimeError, match="has no attribute 'nothing'"):
+            apart.open("good", "nothing", {}, {})
+
+
+def test_one_process_serves_all_cases_and_a_dead_one_is_replaced(folder):
+    with PeerPool(directory=folder, pythons={"good": sys.executable}) as pool:
+        peer = pool.open("good", "double", {"factor": 2}, {"x": np.ones(1)})
+        process = pool._processes["good"]
+        peer.close()
+        again = pool.open("good", "double", {"factor": 3}, {"x": np.ones(1)})
+        assert again.first()[0] == [3.0]
+        assert pool._processes["good"] is process
+        doomed = pool.open("good", "dies", {}, {})
+        with pytest.raises(RuntimeError, match="the process of this peer ended"):
+            doomed.first()
+        assert not process.alive
+        fresh = pool.open("good", "double", {"factor": 4}, {"x": np.ones(1)})
+        assert fresh.first()[0] == [4.0]
+        last = pool._processes["good"]
+    assert not last.alive
 
 
 def test_silent_peer_is_given_up(folder, monkeypatch):

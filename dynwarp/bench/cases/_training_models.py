@@ -59,7 +59,7 @@ def _driven(model, state0, inputs):
     if not isinstance(model, dw.models.AbstractField):
         return dw.simulate(model, state0, inputs)
     ts = _DT * jnp.arange(len(inputs), dtype=inputs.dtype)
-    return dw.simulate(model, state0, diffrax.LinearInterpolation(ts, inputs), ts=ts, dt=_DT)
+    return dw.simulate(model, state0, diffrax.LinearInterpolation(ts, inputs), steps=len(inputs), dt=_DT)
 
 
 def _loss(parts, states0, inputs, targets, run):
