@@ -15,9 +15,9 @@ _PATIENCE = 30
 _COMPARED = 2  # lanes
 
 
-def _hits(form, itineraries, fresh, period):
+def _jump(form, itineraries, fresh, period):
     age = jnp.zeros(itineraries.shape[-1], int)
-    return jump(form, itineraries, age, fresh, period, jnp.asarray(_PATIENCE))[1][1]
+    return jump(form, itineraries, age, fresh, period, jnp.asarray(_PATIENCE))[1]
 
 
 def _searches(*periods: int) -> list[dict[str, int]]:
@@ -35,7 +35,7 @@ def _searches(*periods: int) -> list[dict[str, int]]:
 def cycle_search(*, state_size: int, period: int, lanes: int, jumps: int, seed: int) -> Kernel:
     """Jumps between itineraries of a PLRNN, each of which solves for the cycle that an itinerary would have."""
     n, rng = state_size, np.random.default_rng(seed)
-    A, W, h = rng.uniform(0.3, 0.9, n), 0.4 * rng.normal(size=(n, n)), rng.normal(size=n)
+    A, W, h = rng.uniform(0.3, 0.9, n), 0.2 * rng.normal(size=(n, n)), rng.normal(size=n)
     form = dw.models.PLRNN.from_parameters(jnp.asarray(A), jnp.asarray(W), jnp.asarray(h)).canonical()
     # Padded to a power of two, as the library does: the entries beyond the period are not read.
     capacity = max(4, 1 << (period - 1).bit_length())
@@ -43,13 +43,13 @@ def cycle_search(*, state_size: int, period: int, lanes: int, jumps: int, seed: 
     first = rng.random((capacity, n, lanes)) < 0.5
 
     def reference():
-        return _published_hits(A, W, h, first[..., :_COMPARED], fresh[..., :_COMPARED], period)
+        return _published_jumps(A, W, h, first[..., :_COMPARED], fresh[..., :_COMPARED], period)
 
     candidates = lanes * jumps
     return Kernel(
-        function=_hits,
+        function=_jump,
         arguments=(form, jnp.asarray(first), jnp.asarray(fresh), jnp.asarray(period)),
-        digest=lambda hits: hits[:, :_COMPARED],
+        digest=lambda output: (output[0][:, :period, :, :_COMPARED], output[1][:, :_COMPARED]),
         reference=reference,
         tolerance=0.0,
         # The chain of matrices, one elimination, and the orbit.
@@ -63,12 +63,13 @@ def cycle_search(*, state_size: int, period: int, lanes: int, jumps: int, seed: 
     )
 
 
-def _published_hits(A, W, h, first, fresh, period) -> np.ndarray:
-    """Which jumps meet a cycle, one search after the other: Eisenmann et al. (2023), algorithm 1."""
-    hits = np.zeros(fresh.shape[::3], np.float64)
+def _published_jumps(A, W, h, first, fresh, period) -> tuple[np.ndarray, np.ndarray]:
+    """The itineraries, and which are cycles, one search after the other: Eisenmann et al. (2023), algorithm 1."""
+    seen, hits = np.zeros((len(fresh), period, *fresh.shape[2:])), np.zeros(fresh.shape[::3])
     for lane in range(fresh.shape[-1]):
         patterns, age = first[..., lane], 0
         for i in range(len(fresh)):
+            seen[i, ..., lane] = patterns[:period]
             motion, constant = np.eye(len(A)), np.zeros(len(A))
             for gate in patterns[:period]:
                 jacobian = np.diag(A) + W * gate
@@ -81,7 +82,7 @@ def _published_hits(A, W, h, first, fresh, period) -> np.ndarray:
             hits[i, lane] = (visited[:period] == patterns[:period]).all()
             over = hits[i, lane] or age >= _PATIENCE
             patterns, age = (fresh[i, ..., lane], 0) if over else (visited, age + 1)
-    return hits
+    return seen, hits
 
 
 # Of the chaotic map of the plane, by period from 1 on, as published.

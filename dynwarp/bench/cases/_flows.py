@@ -40,11 +40,10 @@ def _velocity(rule: str, v: float):
         a, b, w = state
         f, q = 1 - w * w, 1 - w * v
         da = a * b * b / f - b / q
-        if rule == "bptt":
+        if rule in ("bptt", "eprop"):  # a mode's diagonal is the mode itself
             return [-da, -(a * a * b / f - a / q), -((a * b) ** 2 * w / f**2 - a * b * v / q**2)]
         if rule == "tbptt":
             return [-da, -(a * a * b - a), -((a * b) ** 2 * w / f - a * b * v / q)]
-        # A mode's diagonal is the mode itself, so that e-prop is BPTT here; RFLO sends its own errors and decays.
         e, g = 1 - _DECAY * w, 1 - _DECAY * v
         dw = a * b * b * w / (f * e) - b * v / (q * g)
         return [-da, -_FEEDBACK * (a * b / e - 1 / g), -_FEEDBACK * dw]

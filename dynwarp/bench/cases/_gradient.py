@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -53,19 +51,19 @@ def _elman_bptt(model, states0, inputs, last_only):
     return dW, dU
 
 
-def _elman(*, state_size, input_size, steps, batch, dtype, seed, remat, last_only, variants) -> Kernel:
+def _elman(*, state_size, input_size, steps, batch, dtype, seed, last_only) -> Kernel:
     n, d = state_size, input_size
     model = dw.models.Elman(d, n, dtype=jnp.dtype(dtype), key=jax.random.key(seed))
     states0 = normal(seed + 1, (batch, n), dtype, scale=0.1)
     inputs = normal(seed + 2, (batch, steps, d), dtype)
-    ways: dict[str, tuple[Callable, tuple]] = {
-        name: (_gradient, (model, states0, inputs, other, last_only)) for name, other in variants.items()
-    }
-    if not last_only:
-        ways["elman_states"] = (_sequence_gradient, (model, states0, inputs))
+    plain = (_gradient, (model, states0, inputs, None, last_only))
+    if last_only:
+        ours, variants = (_gradient, (model, states0, inputs, "sqrt", last_only)), {"plain": plain}
+    else:
+        ours, variants = (_sequence_gradient, (model, states0, inputs)), {"scan": plain}
     return Kernel(
-        function=_gradient,
-        arguments=(model, states0, inputs, remat, last_only),
+        function=ours[0],
+        arguments=ours[1],
         digest=_weights,
         reference=lambda: _elman_bptt(model, states0, inputs, last_only),
         tolerance=2e-5 if dtype == "float32" else 1e-12,
@@ -75,7 +73,7 @@ def _elman(*, state_size, input_size, steps, batch, dtype, seed, remat, last_onl
         depth=2 * steps,
         work=batch * steps,
         unit="steps",
-        variants=ways,
+        variants=variants,
         peer_inputs={
             "recurrent_weight": model.recurrent_weight,
             "input_weight": model.input_weight,
@@ -107,18 +105,9 @@ _GPU = _network_sizes(batches=(1, 1024, 8192), steps=(100,), states=(256,))
     peers=["numpy", "torch", "torch_cuda"],
 )
 def elman_gradient(*, state_size: int, input_size: int, steps: int, batch: int, dtype: str, seed: int) -> Kernel:
-    """Loss and gradient of an Elman network over a batch of sequences."""
-    return _elman(
-        state_size=state_size,
-        input_size=input_size,
-        steps=steps,
-        batch=batch,
-        dtype=dtype,
-        seed=seed,
-        remat=None,
-        last_only=False,
-        variants={},
-    )
+    """Loss and gradient of an Elman network over a batch of sequences, as a whole and by the scan of its steps."""
+    sizes = {"state_size": state_size, "input_size": input_size, "steps": steps, "batch": batch}
+    return _elman(**sizes, dtype=dtype, seed=seed, last_only=False)
 
 
 @case(
@@ -129,17 +118,8 @@ def elman_gradient(*, state_size: int, input_size: int, steps: int, batch: int, 
 )
 def remat_gradient(*, state_size: int, input_size: int, steps: int, batch: int, dtype: str, seed: int) -> Kernel:
     """The same for a loss of the last state of a long sequence, remade in chunks of sqrt(T), beside plain."""
-    return _elman(
-        state_size=state_size,
-        input_size=input_size,
-        steps=steps,
-        batch=batch,
-        dtype=dtype,
-        seed=seed,
-        remat="sqrt",
-        last_only=True,
-        variants={"plain": None},
-    )
+    sizes = {"state_size": state_size, "input_size": input_size, "steps": steps, "batch": batch}
+    return _elman(**sizes, dtype=dtype, seed=seed, last_only=True)
 
 
 def _equinox_gradient(cell, states0, inputs):

@@ -106,7 +106,7 @@ def _counts(found) -> tuple[np.ndarray, np.ndarray]:
 def preimages(*, state_size: int, hidden: int, states: int, seed: int) -> Kernel:
     """All preimages of points under random maps, by the inverse branches of all regions at once."""
     rng, n = np.random.default_rng(seed), state_size
-    A, W1, W2 = 0.5 * rng.normal(size=(n, n)), rng.normal(size=(n, hidden)), rng.normal(size=(hidden, n))
+    A, W1, W2 = np.eye(n), 0.3 * rng.normal(size=(n, hidden)), rng.normal(size=(hidden, n))
     h1, h2, targets = rng.normal(size=n), rng.normal(size=hidden), rng.normal(size=(states, n))
 
     def reference():
