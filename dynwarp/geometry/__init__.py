@@ -1,5 +1,7 @@
 """How computation warps its inputs: the metric of representations, and the Riemannian geometry on top of it."""
 
+from dynwarp.geometry._curvature_history import CurvatureHistory as CurvatureHistory
+from dynwarp.geometry._curvature_history import curvature_history as curvature_history
 from dynwarp.geometry._geodesics import Geodesic as Geodesic
 from dynwarp.geometry._immersion import Immersion as Immersion
 from dynwarp.geometry._interpolant import Interpolant as Interpolant

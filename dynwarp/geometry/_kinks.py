@@ -8,6 +8,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from dynwarp.errors import ModelError
+from dynwarp.models import AbstractField
+from dynwarp.models._cell import computing_dtype
+
 # Operations that are not twice differentiable in a floating-point argument.
 _KINKED = {"abs", "max", "min", "clamp", "sign", "floor", "ceil", "round", "sort", "reduce_max", "reduce_min", "argmax"}
 # Computed by way of a maximum, and smooth.
@@ -57,3 +61,25 @@ def _programs(params: dict) -> list[Any]:
             if hasattr(inner, "eqns"):
                 found.append(inner)
     return found
+
+
+def refuse_kinks(model: Any, readout: Any, caller: str) -> None:
+    """Raises `ModelError` where the step of a model, or the readout, has a kink."""
+    of_field = isinstance(model, AbstractField)
+    like = jax.ShapeDtypeStruct((model.state_size,), computing_dtype(model))
+    input = jnp.zeros(model.input_size, like.dtype)
+    t = jnp.zeros((), like.dtype)
+
+    def step(x):
+        return model(t, x[0], x[1]) if of_field else model(x[0], x[1], step=jnp.zeros((), jnp.int32))
+
+    kink, where = find_kink(step, (like, input)), f"the step of {type(model).__name__}"
+    if kink is None and readout is not None:
+        kink, where = find_kink(readout, like), "the readout"
+    if kink is not None:
+        raise ModelError(
+            f"{caller}: {where} has a kink (the operation {kink!r}), as ReLU has: the surface is then flat in pieces, "
+            "and its curvature sits in the creases, where derivatives do not see it. Use a smooth activation such as "
+            "jax.nn.softplus or jax.nn.gelu; `smooth=False` allows kinks, for the metric alone, and `smooth=True` "
+            "vouches for a smooth function made of pieces."
+        )

@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import diffrax
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array
+from jaxtyping import Array, Float
 
 from dynwarp._checks import check_finite, check_shape, check_state
 from dynwarp._simulate import simulate
 from dynwarp._typing import State
 from dynwarp.dynamics._stepping import as_floating, is_field
-from dynwarp.errors import ArgumentError, ModelError
+from dynwarp.errors import ArgumentError
 from dynwarp.geometry._adaptive import Signal
 from dynwarp.geometry._immersion import Immersion
-from dynwarp.geometry._kinks import find_kink
+from dynwarp.geometry._kinks import refuse_kinks
+from dynwarp.geometry._observation import as_readout
 from dynwarp.geometry._schedule import initial
 from dynwarp.models import AbstractField, AbstractMap
 from dynwarp.tasks import InputManifold
@@ -34,9 +35,10 @@ def state_manifold(
     state0: State | Callable[[Array], State],
     step: int | None = None,
     t: float | None = None,
-    readout: Callable[[Array], Array] | None = None,
+    readout: Callable[[Array], Array] | Float[Array, "o n"] | Literal["rate"] | None = None,
     t0: float = 0.0,
     dt: float | None = None,
+    solver: diffrax.AbstractSolver | None = None,
     breakpoints: Any = None,
     smooth: bool | None = None,
     tolerance: float | None = None,
@@ -51,9 +53,11 @@ def state_manifold(
     - `step`: of a map, the index of the state: that after row `step` of the inputs; negative counts from the end, and
       None is the last.
     - `t`: of a field, the time of the state; `t0` is that of `state0`.
-    - `readout`: a function `(n,) -> (o,)`, o >= m; the surface is then that of the outputs.
+    - `readout`: a function `(n,) -> (o,)`, o >= m, a matrix `(o, n)` or `"rate"`, as in
+      [`representation_metric`][dynwarp.geometry.representation_metric]; the surface is then that of the outputs.
     - `dt`: of a field, fixed Runge-Kutta steps, whose derivatives are exact. Without it steps are adaptive, and the
       error of second derivatives is not controlled: it is larger than the tolerance of the state.
+    - `solver`: of a field, a diffrax solver in the place of the classical Runge-Kutta method, or of Tsit5 without `dt`.
     - `breakpoints`: of a field, times at which the input jumps; by default those that a task names itself.
     - `smooth`: curvature needs two derivatives. None looks for kinks in the step of the model and in the readout,
       and refuses those that have one: ReLU networks are flat in pieces, and all their curvature sits in the creases,
@@ -82,8 +86,10 @@ def state_manifold(
         state0 = as_floating(state0)
         check_state(model, state0, caller=_CALLER)
         check_finite(state0, "state0", caller=_CALLER)
+    theta = jax.ShapeDtypeStruct((manifold.dim,), jnp.zeros(()).dtype)
+    readout = as_readout(model, readout, eqx.filter_eval_shape(initial, state0, theta).dtype, _CALLER)
     if smooth is None:
-        _refuse_kinks(model, readout, of_field)
+        refuse_kinks(model, readout, _CALLER)
     if of_field:
         if t is None or step is not None:
             raise ArgumentError(f"{_CALLER}: a field needs `t`, the time of the states, and takes no `step`.")
@@ -94,11 +100,11 @@ def state_manifold(
                 breakpoints = manifold.breakpoints()  # pyright: ignore[reportAttributeAccessIssue]
         if breakpoints is not None and len(breakpoints) == 0:
             breakpoints = None
-        fn = _FieldStates(model, manifold, state0, readout, (float(t0), float(t)), dt, breakpoints)
+        fn = _FieldStates(model, manifold, state0, readout, (float(t0), float(t)), dt, solver, breakpoints)
     else:
-        if t is not None or dt is not None or breakpoints is not None:
-            raise ArgumentError(f"{_CALLER}: a map takes `step`, without `t`, `dt` and `breakpoints`.")
-        inputs = eqx.filter_eval_shape(manifold, jax.ShapeDtypeStruct((manifold.dim,), jnp.zeros(()).dtype))
+        if any(option is not None for option in (t, dt, solver, breakpoints)):
+            raise ArgumentError(f"{_CALLER}: a map takes `step`, without `t`, `dt`, `solver` and `breakpoints`.")
+        inputs = eqx.filter_eval_shape(manifold, theta)
         check_shape(inputs, "manifold(theta)", ("T", model.input_size), caller=_CALLER)
         steps = inputs.shape[0]
         step = steps - 1 if step is None else step
@@ -131,6 +137,7 @@ class _FieldStates(eqx.Module):
     readout: Any
     times: tuple[float, float] = eqx.field(static=True)
     dt: Any = eqx.field(static=True)
+    solver: Any
     breakpoints: Any
 
     def __call__(self, theta):
@@ -140,33 +147,9 @@ class _FieldStates(eqx.Module):
             Signal(self.manifold, theta),
             ts=np.asarray(self.times),
             dt=self.dt,
+            solver=self.solver,
             breakpoints=self.breakpoints,
             adjoint=diffrax.DirectAdjoint() if self.dt is None else None,
             last_only=True,
         )
         return state if self.readout is None else self.readout(state)
-
-
-def _refuse_kinks(model, readout, of_field):
-    like = jax.ShapeDtypeStruct((model.state_size,), _dtype(model))
-    input = jnp.zeros(model.input_size, like.dtype)
-    t = jnp.zeros((), like.dtype)
-
-    def step(x):
-        return model(t, x[0], x[1]) if of_field else model(x[0], x[1], step=jnp.zeros((), jnp.int32))
-
-    kink, where = find_kink(step, (like, input)), f"the step of {type(model).__name__}"
-    if kink is None and readout is not None:
-        kink, where = find_kink(readout, like), "the readout"
-    if kink is not None:
-        raise ModelError(
-            f"{_CALLER}: {where} has a kink (the operation {kink!r}), as ReLU has: the surface is then flat in pieces, "
-            "and its curvature sits in the creases, where derivatives do not see it. Use a smooth activation such as "
-            "jax.nn.softplus or jax.nn.gelu; `smooth=False` allows kinks, for the metric alone, and `smooth=True` "
-            "vouches for a smooth function made of pieces."
-        )
-
-
-def _dtype(model):
-    leaves = jax.tree.leaves(eqx.filter(model, eqx.is_inexact_array))
-    return leaves[0].real.dtype if leaves else jnp.zeros(()).dtype
