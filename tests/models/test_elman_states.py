@@ -8,11 +8,16 @@ import pytest
 
 import dynwarp as dw
 from dynwarp.models import elman_states
+from dynwarp.models._elman_states import SLOPES
 
 WEIGHTS = jnp.arange(15.0).reshape(5, 3)
 
 
-@pytest.fixture(scope="module", params=[("post", jnp.tanh), ("pre", jax.nn.softplus)])
+def mixing(h):
+    return jax.nn.softplus(h) / (1 + jnp.sum(h**2))
+
+
+@pytest.fixture(scope="module", params=[("post", jnp.tanh), ("pre", mixing)])
 def setting(request):
     form, activation = request.param
     model = dw.models.Elman(2, 3, form=form, activation=activation, key=jax.random.key(0))
@@ -44,7 +49,7 @@ def test_equal_to_the_scan_with_first_and_second_derivatives(setting):
 
 
 def test_batches_either_way_around():
-    model = dw.models.Elman(2, 3, activation=jax.nn.relu, use_bias=False, key=jax.random.key(0))
+    model = dw.models.Elman(2, 3, activation=mixing, use_bias=False, key=jax.random.key(0))
     states0 = jax.random.normal(jax.random.key(2), (4, 3))
     inputs = jax.random.normal(jax.random.key(3), (4, 5, 2))
 
@@ -70,6 +75,13 @@ def test_batches_either_way_around():
     assert elman_states(*single).dtype == jnp.float32
 
 
+def test_known_slopes():
+    sums = jnp.array([-1.5, 0.0, 0.3, 2.0])
+    assert jnp.tanh in SLOPES
+    for activation, slope in SLOPES.items():
+        np.testing.assert_allclose(slope(activation(sums)), jax.vmap(jax.grad(activation))(sums), atol=1e-15)
+
+
 def test_the_gradient_of_the_weights_is_one_product():
     model = dw.models.Elman(2, 3, key=jax.random.key(0))
     inputs = jnp.ones((4, 7, 2))
@@ -77,13 +89,12 @@ def test_the_gradient_of_the_weights_is_one_product():
     def loss(model):
         return jnp.sum(elman_states(model, jnp.zeros((4, 3)), inputs) ** 2)
 
-    def of_weight(W):
-        return loss(eqx.tree_at(lambda m: m.recurrent_weight, model, W))
-
-    text = str(jax.make_jaxpr(jax.grad(of_weight))(model.recurrent_weight))
-    # Over the seven steps and the batch at once; a scan over steps would have added up matrices.
-    assert "f64[28,3]" in text
-    assert text.count("f64[3,3] = dot_general") == 1
+    text = str(jax.make_jaxpr(eqx.filter_grad(loss))(model))
+    # Of W and U together, over the seven steps and the batch at once; a scan would have added up matrices.
+    assert "f64[28,5]" in text
+    assert text.count("f64[3,5] = dot_general") == 1
+    assert "f64[3,3] = dot_general" not in text
+    assert "f64[3,2] = dot_general" not in text
 
 
 def test_errors():
