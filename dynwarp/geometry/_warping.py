@@ -34,6 +34,10 @@ class Warping(eqx.Module):
     - `speed`: the mean of |ell_t+1 - ell_t|, per step, `(T - 1,)`.
     - `relevance_ratio`: the mean of G along the relevant coordinates over its mean along the others; None without
       `relevant`.
+    - `relevance_quantiles`: the 0.05, 0.5 and 0.95 quantiles over the points of the ratio at each point, `(3, T)`; None
+      without `relevant`.
+    - `irrelevant_share`: the mean over the points of the share of the other coordinates in tr G: how far they are
+      compressed; None without `relevant`.
     - `boundary_stretch`: the mean of G along the relevant coordinates at the points of the boundary over its mean at
       the others; None without `boundary`.
 
@@ -47,6 +51,8 @@ class Warping(eqx.Module):
     index: Float[Array, " T"]
     speed: Float[Array, " T-1"]
     relevance_ratio: Float[Array, " T"] | None
+    relevance_quantiles: Float[Array, "3 T"] | None
+    irrelevant_share: Float[Array, " T"] | None
     boundary_stretch: Float[Array, " T"] | None
 
 
@@ -112,13 +118,16 @@ def _measure(G, input_metric, relevant, boundary):
     if input_metric is not None:
         whitening = spectral(input_metric, "inverse root")[:, None]
         relative = whitening @ G @ whitening
-    ratio = stretch = None
+    ratio = quantiles = share = stretch = None
     if relevant is not None:
         lengths = jnp.diagonal(G, axis1=-2, axis2=-1)
         along = jnp.mean(lengths[..., jnp.array(relevant)], axis=-1)
         others = [i for i in range(m) if i not in relevant]
         if others:
-            ratio = jnp.mean(along, axis=0) / jnp.mean(lengths[..., jnp.array(others)], axis=(0, -1))
+            across = jnp.mean(lengths[..., jnp.array(others)], axis=-1)
+            ratio = jnp.mean(along, axis=0) / jnp.mean(across, axis=0)
+            quantiles = jnp.quantile(along / across, jnp.array([0.05, 0.5, 0.95], G.dtype), axis=0)
+            share = jnp.mean(len(others) * across / jnp.sum(lengths, axis=-1), axis=0)
         if boundary is not None:
             stretch = jnp.mean(along, axis=0, where=boundary) / jnp.mean(along, axis=0, where=~boundary)
 
@@ -131,23 +140,27 @@ def _measure(G, input_metric, relevant, boundary):
     excess = log - jnp.mean(scale, axis=0)[:, None, None] * eye
     return Warping(
         scale=jnp.mean(scale, axis=0),
-        anisotropy=jnp.mean(_norm(log - scale[..., None, None] * eye), axis=0),
-        inhomogeneity=_root(jnp.mean(jnp.sum(spread**2, (-2, -1)), axis=0)),
-        shear=jnp.mean(_norm(correlation - eye), axis=0),
-        index=_root(jnp.mean(jnp.sum(excess**2, (-2, -1)), axis=0)),
-        speed=jnp.mean(_norm(jnp.diff(log, axis=1)), axis=0),
+        anisotropy=jnp.mean(norm(log - scale[..., None, None] * eye), axis=0),
+        inhomogeneity=root(jnp.mean(jnp.sum(spread**2, (-2, -1)), axis=0)),
+        shear=jnp.mean(norm(correlation - eye), axis=0),
+        index=root(jnp.mean(jnp.sum(excess**2, (-2, -1)), axis=0)),
+        speed=jnp.mean(norm(jnp.diff(log, axis=1)), axis=0),
         relevance_ratio=ratio,
+        relevance_quantiles=quantiles,
+        irrelevant_share=share,
         boundary_stretch=stretch,
     )
 
 
-def _root(square):
+def root(square):
+    """The square root, whose derivative at 0 is 0."""
     positive = square > 0
     return jnp.where(positive, jnp.sqrt(jnp.where(positive, square, 1)), square)
 
 
-def _norm(matrix):
-    return _root(jnp.sum(matrix**2, axis=(-2, -1)))
+def norm(matrix):
+    """The Frobenius norm."""
+    return root(jnp.sum(matrix**2, axis=(-2, -1)))
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(1,))
