@@ -270,6 +270,16 @@ def _engine(name: str, *, state_size: int, steps: int, batch: int, seed: int) ->
         work=batch * steps,
         unit="steps",
         variants=by_traces,
+        peer_inputs={
+            "recurrent_weight": model.recurrent_weight,
+            "input_weight": model.input_weight,
+            "bias": model.bias,
+            "readout_weight": readout.weight,
+            "offset": readout.bias,
+            "inputs": inputs,
+            "targets": targets,
+            "states0": states0,
+        },
     )
 
 
@@ -310,7 +320,7 @@ def learning_bptt(*, state_size: int, steps: int, batch: int, seed: int) -> Kern
     return _engine("bptt", state_size=state_size, steps=steps, batch=batch, seed=seed)
 
 
-@case(group="learning", check=_CHECK, quick=_networks(32, 256), full=_networks(64, 128), gpu=_GPU)
+@case(group="learning", check=_CHECK, quick=_networks(32, 256), full=_networks(64, 128), gpu=_GPU, peers=["braintrace"])
 def learning_eprop(*, state_size: int, steps: int, batch: int, seed: int) -> Kernel:
     """The update of e-prop with Z the diagonal of the Jacobian, backwards, and beside it by traces."""
     return _engine("eprop", state_size=state_size, steps=steps, batch=batch, seed=seed)
@@ -322,7 +332,14 @@ def learning_rflo(*, state_size: int, steps: int, batch: int, seed: int) -> Kern
     return _engine("rflo", state_size=state_size, steps=steps, batch=batch, seed=seed)
 
 
-@case(group="learning", check=_CHECK, quick=_networks(32), full=_networks(64), gpu=_networks(64, 128))
+@case(
+    group="learning",
+    check=_CHECK,
+    quick=_networks(32),
+    full=_networks(64),
+    gpu=_networks(64, 128),
+    peers=["braintrace"],
+)
 def learning_rtrl(*, state_size: int, steps: int, batch: int, seed: int) -> Kernel:
     """The gradient by real-time recurrent learning: n^4 operations and n^3 numbers a step."""
     return _engine("rtrl", state_size=state_size, steps=steps, batch=batch, seed=seed)
