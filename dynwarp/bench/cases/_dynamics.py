@@ -150,8 +150,8 @@ def _settled(found) -> Any:
 @case(
     group="dynamics",
     check={"state_size": 4, "batch": 3},
-    quick=[{"state_size": n, "batch": batch} for n, batch in ((20, 64), (100, 1), (100, 64))],
-    full=[{"state_size": 100, "batch": 1024}],
+    quick=[{"state_size": n, "batch": batch} for n, batch in ((20, 64), (100, 16))],
+    full=[{"state_size": 100, "batch": batch} for batch in (1, 64, 1024)],
     gpu=[{"state_size": 100, "batch": batch} for batch in (1, 1024)],
     peers=["scipy"],
 )
@@ -200,7 +200,7 @@ def _jacobians(model, states, inputs):
     check={"state_size": 4, "batch": 3, "dtype": "float64"},
     quick=[{"state_size": 100, "batch": 256, "dtype": "float64"}],
     full=[{"state_size": n, "batch": 256, "dtype": dtype} for n in (32, 256) for dtype in ("float32", "float64")],
-    gpu=[{"state_size": 256, "batch": batch, "dtype": "float32"} for batch in (16, 256, 4096)],
+    gpu=[{"state_size": 256, "batch": batch, "dtype": "float32"} for batch in (16, 256, 1024)],
     peers=["torch", "torch_cuda"],
 )
 def jacobians(*, state_size: int, batch: int, dtype: str, seed: int) -> Kernel:

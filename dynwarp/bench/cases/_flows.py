@@ -91,8 +91,8 @@ def _flows(*pairs: tuple[str, int], block: int = 256) -> list[dict[str, Any]]:
 @case(
     group="learning",
     check={"rule": "rflo", "lanes": 32, "block": 256},
-    quick=_flows(("bptt", 100), ("bptt", 10_000), ("rflo", 10_000)),
-    full=_flows(("tbptt", 10_000), ("eprop", 10_000), ("rflo", 100_000), ("rflo", 1_000_000)),
+    quick=_flows(("bptt", 1000), ("rflo", 100), ("rflo", 10_000)),
+    full=_flows(("bptt", 10_000), ("tbptt", 10_000), ("eprop", 10_000), ("rflo", 100_000), ("rflo", 1_000_000)),
     gpu=_flows(("rflo", 10_000), ("rflo", 1_000_000), block=131_072),
     peers=["scipy"],
 )

@@ -48,7 +48,8 @@ def _by_hand(f, saddle, iterations):
 @case(
     group="piecewise",
     check={"iterations": 10},
-    quick=[{"iterations": n} for n in (20, 25)],
+    quick=[{"iterations": 25}],
+    full=[{"iterations": 20}],
 )
 def unstable_polyline(*, iterations: int, seed: int) -> Kernel:
     """W^u of the saddle as an exact polyline: 2 10^5 vertices after 25 images."""
@@ -73,7 +74,8 @@ def unstable_polyline(*, iterations: int, seed: int) -> Kernel:
 @case(
     group="piecewise",
     check={"iterations": 8},
-    quick=[{"iterations": n} for n in (14, 20)],
+    quick=[{"iterations": 20}],
+    full=[{"iterations": 14}],
 )
 def homoclinic_search(*, iterations: int, seed: int) -> Kernel:
     """All homoclinic points of the saddle, each solved from its itinerary; judged by crossings of a polyline."""

@@ -16,7 +16,7 @@ def _run(code: str) -> np.ndarray:
     return np.asarray(subprocess.run([sys.executable, "-c", code], check=True).returncode)
 
 
-@case(group="start", check={"what": "root"}, quick=[{"what": "root"}, {"what": "floors"}])
+@case(group="start", check={"what": "root"}, quick=[{"what": "root"}], full=[{"what": "floors"}])
 def import_time(*, what: str, seed: int) -> Kernel:
     """A fresh interpreter imports the package, alone or with its lower floors, beside one that imports their stack."""
     code, beside = {

@@ -19,7 +19,7 @@ from dynwarp.bench.cases._tools import float64, itemsize, normal
 _FEEDBACK, _DECAY, _LOSS, _TIME, _EDGE = -0.5, 0.5, 1e-8, 1e3, 1e-5
 _RTOL, _ATOL = 1e-6, 1e-9
 _COMPARED = 16  # lanes
-_PEER_LANES = 256
+_PEER_LANES = 64
 
 
 def _land(rule, teacher, starts, block):
@@ -77,8 +77,8 @@ def _lanes(*sizes: tuple[int, float, float], block: int = 256) -> list[dict[str,
 @case(
     group="learning",
     check={"lanes": 64, "w_low": 0.8, "w_high": 0.8, "block": 256},
-    quick=_lanes((256, 0.8, 0.8), (4096, 0.8, 0.8), (4096, 0.99, 0.99)),
-    full=_lanes((256, 0.99, 0.99), (256, 0.5, 0.99), (100_000, 0.8, 0.8), (100_000, 0.99, 0.99)),
+    quick=_lanes((256, 0.5, 0.99), (4096, 0.8, 0.8)),
+    full=_lanes((100, 0.8, 0.8), (256, 0.8, 0.8), (4096, 0.99, 0.99), (100_000, 0.8, 0.8), (100_000, 0.99, 0.99)),
     # An accelerator has room for far more lanes at once.
     gpu=_lanes((4096, 0.8, 0.8), (1_000_000, 0.8, 0.8), (1_000_000, 0.99, 0.99), block=131_072),
     peers=["scipy"],
@@ -92,10 +92,10 @@ def mode_landings(*, lanes: int, w_low: float, w_high: float, block: int, seed: 
     w = jax.random.permutation(jax.random.key(seed + 1), spread) if w_high > w_low else jnp.array(w_low)
     arguments = (dw.learning.RFLO(_FEEDBACK, _DECAY), dw.learning.Teacher(1.0, 1.0, w), starts)
     solvers: dict[str, Any] = {}
-    if lanes <= 256 and w_high < 0.95:
-        solvers["diffrax_tsit5"] = diffrax.Tsit5()
-    if lanes == 256:
+    if lanes == 256:  # a plain solve is as slow as its slowest lane; Tsit5 is hopeless at 0.99, 300 times as slow
         solvers["diffrax_kvaerno5"] = diffrax.Kvaerno5()
+        if w_high < 0.95:
+            solvers["diffrax_tsit5"] = diffrax.Tsit5()
     multipliers = np.broadcast_to(float64(w), (lanes,))
     # Attempted steps a lane, as counted: 122 at w* = 0.8, 152 at 0.99.
     steps = 122 if w_high < 0.95 else 152
@@ -155,8 +155,8 @@ def _published_landings(starts: np.ndarray, multipliers: np.ndarray) -> tuple[np
 @case(
     group="learning",
     check={"state_size": 6},
-    quick=[{"state_size": n} for n in (20, 100)],
-    full=[{"state_size": 256}],
+    quick=[{"state_size": 100}],
+    full=[{"state_size": n} for n in (20, 256)],
     gpu=[{"state_size": n} for n in (100, 1024)],
     peers=["scipy"],
 )
@@ -314,19 +314,19 @@ _CHECK = {"state_size": 4, "steps": 10, "batch": 2}
 _GPU = [*_networks(256), *_networks(256, batch=1024)]
 
 
-@case(group="learning", check=_CHECK, quick=_networks(32, 256), full=_networks(64, 128), gpu=_GPU)
+@case(group="learning", check=_CHECK, quick=_networks(256), full=_networks(32, 64, 128), gpu=_GPU)
 def learning_bptt(*, state_size: int, steps: int, batch: int, seed: int) -> Kernel:
     """The gradient of tanh networks by backpropagation through time."""
     return _engine("bptt", state_size=state_size, steps=steps, batch=batch, seed=seed)
 
 
-@case(group="learning", check=_CHECK, quick=_networks(32, 256), full=_networks(64, 128), gpu=_GPU, peers=["braintrace"])
+@case(group="learning", check=_CHECK, quick=_networks(256), full=_networks(32, 64, 128), gpu=_GPU, peers=["braintrace"])
 def learning_eprop(*, state_size: int, steps: int, batch: int, seed: int) -> Kernel:
     """The update of e-prop with Z the diagonal of the Jacobian, backwards, and beside it by traces."""
     return _engine("eprop", state_size=state_size, steps=steps, batch=batch, seed=seed)
 
 
-@case(group="learning", check=_CHECK, quick=_networks(32, 256), full=_networks(64, 128), gpu=_GPU)
+@case(group="learning", check=_CHECK, quick=_networks(256), full=_networks(32, 64, 128), gpu=_GPU)
 def learning_rflo(*, state_size: int, steps: int, batch: int, seed: int) -> Kernel:
     """The update of RFLO, backwards, and beside it by traces."""
     return _engine("rflo", state_size=state_size, steps=steps, batch=batch, seed=seed)
