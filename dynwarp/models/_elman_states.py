@@ -63,6 +63,8 @@ def _states(model, state0, inputs):
     dtype = jnp.result_type(model.recurrent_weight.dtype, state0.dtype, inputs.dtype)
     weights = (model.recurrent_weight, model.input_weight, model.bias)
     weights, state0, inputs = jax.tree.map(lambda x: x.astype(dtype), (weights, state0, inputs))
+    if inputs.shape[1] == 0:
+        return jnp.zeros((len(state0), 0, model.state_size), dtype)
     activation, post = model.activation, model.form == "post"
     as_rates = post and activation in SLOPES
     before = state0 if post else jax.vmap(activation)(state0)

@@ -71,6 +71,7 @@ def test_batches_either_way_around():
     outside = eqx.filter_vmap(eqx.filter_grad(one), in_axes=(None, 0, 0))(model, states0, inputs)
     np.testing.assert_allclose(inside.recurrent_weight, expected.recurrent_weight, atol=1e-13)
     np.testing.assert_allclose(jnp.mean(outside.recurrent_weight, 0), expected.recurrent_weight, atol=1e-13)
+    assert elman_states(model, states0, inputs[:, :0]).shape == (4, 0, 3)
     single = jax.tree.map(lambda x: x.astype(jnp.float32), (model, states0[0], inputs[0]))
     assert elman_states(*single).dtype == jnp.float32
 
