@@ -2,47 +2,66 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from jaxtyping import Float
 
 from dynwarp._checks import check_positive, check_positive_integer
-from dynwarp.errors import SeriesError
+from dynwarp.errors import ArgumentError, SeriesError
 
 
-def embed(values: Float[np.ndarray, "T ..."], dimension: int, lag: int) -> np.ndarray:
+def embed(values: Float[np.ndarray, "T ..."], dimension: int, lag: int | Sequence[int]) -> np.ndarray:
     """The delay embedding of a recording: each row holds the present and `dimension - 1` past values.
 
     **Arguments:**
 
     - `values`: shape `(T,)` or `(T, N)`, numpy or JAX.
     - `dimension`: the number of values kept of each column.
-    - `lag`: the samples between them.
+    - `lag`: the samples between them; or the `dimension - 1` delays of the past values, in any order.
 
     **Returns:** shape `(T - (dimension - 1) * lag, N * dimension)`, numpy, in the dtype of `values`. Row i belongs to
     sample `t = (dimension - 1) * lag + i` and holds `x[t], x[t - lag], x[t - 2 lag], ...`: all columns at the present,
-    then all of them one lag ago, and so on. So the first N columns are what was measured, and no row looks ahead.
+    then all of them one lag ago, and so on. So the first N columns are what was measured, and no row looks ahead. With
+    delays t starts at the longest of them.
 
-    **Raises:** `SeriesError` where the recording is too short; `ArgumentError` for a dimension or lag below 1.
+    **Raises:** `SeriesError` where the recording is too short; `ArgumentError` for a dimension or lag below 1, and for
+    delays that are not `dimension - 1` different ones.
 
     **Source:** Takens, Lecture Notes in Mathematics 898 (1981) 366.
 
     **Example:**
 
     >>> import numpy as np, dynwarp as dw
-    >>> dw.io.embed(np.arange(5), dimension=3, lag=1)[0].tolist()
-    [2, 1, 0]
+    >>> dw.io.embed(np.arange(5), dimension=3, lag=1)[0].tolist(), dw.io.embed(np.arange(9), 3, (7, 2))[0].tolist()
+    ([2, 1, 0], [7, 0, 5])
     """
     dimension = check_positive_integer(dimension, "dimension", caller="embed")
-    lag = check_positive_integer(lag, "lag", caller="embed")
-    x = _as_columns(values, "embed")
-    lost = (dimension - 1) * lag
+    delays = as_delays(dimension, lag, "embed")
+    x = as_columns(values, "embed")
+    lost = max(delays)
     rows = x.shape[0] - lost
     if rows < 2:
+        where = f"lag {lag}" if isinstance(lag, int) else f"delays {', '.join(map(str, delays[1:]))}"
         raise SeriesError(
-            f"embed: {x.shape[0]} time steps are too few for dimension {dimension} at lag {lag}; "
+            f"embed: {x.shape[0]} time steps are too few for dimension {dimension} at {where}; "
             f"at least {lost + 2} are needed."
         )
-    return np.concatenate([x[start : start + rows] for start in range(lost, -1, -lag)], axis=1)
+    return np.concatenate([x[lost - delay : lost - delay + rows] for delay in delays], axis=1)
+
+
+def as_delays(dimension: int, lag: int | Sequence[int], caller: str) -> tuple[int, ...]:
+    """The delays of an embedding, 0 first, from its lag or from the others."""
+    if not isinstance(lag, list | tuple):
+        lag = check_positive_integer(lag, "lag", caller=caller)
+        return tuple(range(0, dimension * lag, lag))
+    delays = (0, *(check_positive_integer(delay, "lag", caller=caller) for delay in lag))
+    if len(delays) != dimension or len(set(delays)) != dimension:
+        raise ArgumentError(
+            f"{caller}: `lag` must be a whole number, or {dimension - 1} different ones for dimension {dimension}; "
+            f"got {list(lag)}."
+        )
+    return delays
 
 
 def mutual_information(values: Float[np.ndarray, " T"], lag: int) -> float:
@@ -104,7 +123,7 @@ def choose_lag(values: Float[np.ndarray, "T ..."], *, max_lag: int | None = None
     >>> dw.io.choose_lag(np.sin(np.arange(1000) * 2 * np.pi / 40))
     10
     """
-    x = _as_columns(values, "choose_lag")
+    x = as_columns(values, "choose_lag")
     max_lag = check_positive_integer(
         max(x.shape[0] // 4, 1) if max_lag is None else max_lag, "max_lag", caller="choose_lag"
     )
@@ -162,7 +181,7 @@ def false_neighbours(
     from scipy.spatial import KDTree
 
     caller = "false_neighbours"
-    x = _as_columns(values, caller).astype(float)
+    x = as_columns(values, caller).astype(float)
     check_positive(ratio, "ratio", caller=caller)
     check_positive(size, "size", caller=caller)
     most = check_positive_integer(most, "most", caller=caller)
@@ -215,7 +234,8 @@ def choose_dimension(
     return int(np.argmax(np.array(shares) < min(shares) + tolerance)) + 1
 
 
-def _as_columns(values, caller: str) -> np.ndarray:
+def as_columns(values, caller: str) -> np.ndarray:
+    """A recording as (T, N)."""
     x = np.asarray(values)
     if x.ndim not in (1, 2):
         raise SeriesError(f"{caller}: a recording has shape (T,) or (T, N); got {x.shape}.")

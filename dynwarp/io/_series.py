@@ -15,8 +15,10 @@ from jaxtyping import Float
 from dynwarp._checks import check_choice, check_positive, check_positive_integer
 from dynwarp.errors import ArgumentError, SeriesError
 from dynwarp.io import _arrays, _table
-from dynwarp.io._embedding import choose_dimension, choose_lag
+from dynwarp.io._delays import choose_delays
+from dynwarp.io._embedding import as_delays, choose_dimension, choose_lag
 from dynwarp.io._embedding import embed as embed_delays
+from dynwarp.io._gaps import longest_stretch
 
 
 class Series(eqx.Module):
@@ -29,7 +31,7 @@ class Series(eqx.Module):
     - `columns`: the names of the N columns; `"x[-40]"` is x 40 samples earlier.
     - `sampling_interval`: the time between samples, None if not known.
     - `source`: the name of the file.
-    - `dimension`, `lag`: of the delay embedding; 1 and None without.
+    - `dimension`, `lag`: of the delay embedding; 1 and None without. Delays that are not even are a tuple in `lag`.
     - `trend`: what was taken off, in the units of the file, shape `(T, N)`, so that `to_original(values) + trend` is
       what the file holds; None if nothing was.
 
@@ -44,8 +46,13 @@ class Series(eqx.Module):
     sampling_interval: float | None = eqx.field(static=True)
     source: str = eqx.field(static=True)
     dimension: int = eqx.field(static=True)
-    lag: int | None = eqx.field(static=True)
+    lag: int | tuple[int, ...] | None = eqx.field(static=True)
     trend: Float[np.ndarray, "T N"] | None = None
+
+    @property
+    def span(self) -> int:
+        """How many samples before its own a row reaches back, 0 without an embedding."""
+        return 0 if self.lag is None else max(as_delays(self.dimension, self.lag, "Series"))
 
     def to_original(self, values: Float[Any, "... N"]) -> Any:
         """Undoes the standardisation of values, `(..., N)`: of this series or of what a model generates. Works under
@@ -62,15 +69,15 @@ class Series(eqx.Module):
         **Arguments:**
 
         - `fraction`: between 0 and 1.
-        - `gap`: how many rows after the split are left out. By default `(dimension - 1) * lag`: the rows of an
-          embedding that hold samples of the first part too, so that nothing in the second has been seen.
+        - `gap`: how many rows after the split are left out. By default `span`: the rows of an embedding that hold
+          samples of the first part too, so that nothing in the second has been seen.
 
         **Raises:** `SeriesError` where a part would have fewer than two rows.
         """
         if not 0 < fraction < 1:
             raise ArgumentError(f"split: `fraction` must lie between 0 and 1; got {fraction!r}.")
         if gap is None:
-            gap = (self.dimension - 1) * (self.lag or 0)
+            gap = self.span
         gap = check_positive_integer(gap, "gap", minimum=0, caller="split")
         rows = self.values.shape[0]
         end = round(fraction * rows)
@@ -95,7 +102,7 @@ class Series(eqx.Module):
             )
         rows, parts, begin = self.values.shape[0], [], 0
         if gap is None:
-            gap = (self.dimension - 1) * (self.lag or 0)
+            gap = self.span
         gap = check_positive_integer(gap, "gap", minimum=0, caller="parts")
         for end in np.round(np.cumsum(fractions) * rows).astype(int):
             if end - begin < 2:
@@ -127,8 +134,8 @@ def read_series(
     *,
     columns: str | int | Sequence[str | int] | None = None,
     key: str | None = None,
-    embed: int | Literal["false_neighbours"] | None = None,
-    lag: int | Literal["mutual_information"] = "mutual_information",
+    embed: int | Literal["false_neighbours", "continuity"] | None = None,
+    lag: int | Sequence[int] | Literal["mutual_information"] = "mutual_information",
     detrend: int | None = None,
     standardise: bool = True,
     missing: Literal["refuse", "keep"] = "refuse",
@@ -146,9 +153,10 @@ def read_series(
     - `columns`: names or numbers of the columns to keep; all if None.
     - `key`: which array of an npz, mat or h5 file; may be left out where only one can be a recording.
     - `embed`: the dimension of a delay embedding of the kept columns, None for none; "false_neighbours" chooses it
-      ([`choose_dimension`][dynwarp.io.choose_dimension]).
-    - `lag`: of the embedding in samples, by default the first minimum of the mutual information
-      ([`choose_lag`][dynwarp.io.choose_lag]).
+      ([`choose_dimension`][dynwarp.io.choose_dimension]), and "continuity" chooses it and delays that need not be even
+      ([`choose_delays`][dynwarp.io.choose_delays]).
+    - `lag`: of the embedding in samples, or its delays; by default the first minimum of the mutual information
+      ([`choose_lag`][dynwarp.io.choose_lag]). Where values are missing, what chooses sees the longest stretch without.
     - `detrend`: the degree of a polynomial in time that is fitted to each column and taken off; None for none.
     - `standardise`: to mean 0 and standard deviation 1, before the embedding, so that the delayed copies of a column
       share its mean and scale.
@@ -223,8 +231,8 @@ def make_series(
     values: Any,
     *,
     columns: Sequence[str] | None = None,
-    embed: int | Literal["false_neighbours"] | None = None,
-    lag: int | Literal["mutual_information"] = "mutual_information",
+    embed: int | Literal["false_neighbours", "continuity"] | None = None,
+    lag: int | Sequence[int] | Literal["mutual_information"] = "mutual_information",
     detrend: int | None = None,
     standardise: bool = True,
     missing: Literal["refuse", "keep"] = "refuse",
@@ -272,18 +280,12 @@ def make_series(
             raise SeriesError(f"{source}: the standard deviation of column {name!r} cannot be computed in float64.")
         x = (x - mean) / scale
 
-    if isinstance(embed, str):
-        if embed != "false_neighbours":
-            raise ArgumentError(f"`embed` must be a whole number or 'false_neighbours'; got {embed!r}.")
-        lag = _lag(x, lag, source)
-        embed = choose_dimension(x, lag)
-    dimension = 1 if embed is None else check_positive_integer(embed, "embed")
-    chosen_lag = None
-    if dimension > 1:
-        chosen_lag = _lag(x, lag, source)
+    dimension, chosen_lag = _embedding(x, embed, lag, source)
+    if chosen_lag is not None:
         x = embed_delays(x, dimension, chosen_lag)
         trend = None if trend is None else embed_delays(trend, dimension, chosen_lag)
-        names += tuple(f"{name}[-{i * chosen_lag}]" for i in range(1, dimension) for name in names)
+        delays = as_delays(dimension, chosen_lag, source)
+        names += tuple(f"{name}[-{delay}]" for delay in delays[1:] for name in names)
         mean, scale = np.tile(mean, dimension), np.tile(scale, dimension)
     return Series(x, mean, scale, names, sampling_interval, source, dimension, chosen_lag, trend)
 
@@ -339,18 +341,49 @@ def _trend(x: np.ndarray, degree: int, source: str) -> np.ndarray:
     return trend
 
 
-def _lag(x: np.ndarray, lag: Any, source: str) -> int:
+def _embedding(x: np.ndarray, embed: Any, lag: Any, source: str) -> tuple[int, int | tuple[int, ...] | None]:
+    """The dimension of the embedding and its lag, or delays; 1 and None for none."""
+    if embed is not None and not isinstance(embed, str) and check_positive_integer(embed, "embed") == 1:
+        return 1, None
+    match embed:
+        case None:
+            return 1, None
+        case "continuity":
+            if lag != "mutual_information":
+                raise ArgumentError(f"`lag` is chosen too where `embed` is 'continuity'; leave it out, got {lag!r}.")
+            delays = choose_delays(_without_gaps(x, 100, source))
+            return len(delays) + 1, delays or None
+        case "false_neighbours":
+            lag = _lag(x, lag, source)
+            if not isinstance(lag, int):
+                raise ArgumentError(f"`lag` must be a whole number where `embed` is 'false_neighbours'; got {lag!r}.")
+            dimension = choose_dimension(_without_gaps(x, 16, source), lag)
+            return dimension, lag if dimension > 1 else None
+        case str():
+            raise ArgumentError(f"`embed` must be a whole number, 'false_neighbours' or 'continuity'; got {embed!r}.")
+    return int(embed), _lag(x, lag, source)
+
+
+def _lag(x: np.ndarray, lag: Any, source: str) -> int | tuple[int, ...]:
     if isinstance(lag, str):
         if lag != "mutual_information":
             raise ArgumentError(f"`lag` must be a whole number or 'mutual_information'; got {lag!r}.")
-        if x.shape[0] < 16:
-            raise SeriesError(
-                f"{source}: {x.shape[0]} time steps are too few to choose a lag; give `lag` or 16 at least."
-            )
-        if np.isnan(x).any():
-            raise SeriesError(f"{source}: values are missing, so that no lag can be chosen; give `lag`.")
-        lag = choose_lag(x)
+        return choose_lag(_without_gaps(x, 16, source))
+    if isinstance(lag, list | tuple):
+        return tuple(check_positive_integer(delay, "lag") for delay in lag)
     return check_positive_integer(lag, "lag")
+
+
+def _without_gaps(x: np.ndarray, rows: int, source: str) -> np.ndarray:
+    """The longest stretch in which nothing is missing, of so many rows at least."""
+    stretch = longest_stretch(x)
+    if len(stretch) < rows:
+        gaps = " without a gap" if len(stretch) < len(x) else ""
+        raise SeriesError(
+            f"{source}: {len(stretch)} time steps{gaps} are too few to choose an embedding; give `embed` and `lag`, or "
+            f"{rows} at least."
+        )
+    return stretch
 
 
 def _pick(arrays: dict[str, np.ndarray], key: str | None, file: Path) -> np.ndarray:

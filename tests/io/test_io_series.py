@@ -444,7 +444,7 @@ class TestBadInput:
 
     def test_too_short_to_choose_a_lag(self, tmp_path):
         path = write_text(tmp_path / "a.csv", "1\n2\n4\n")
-        with pytest.raises(SeriesError, match="3 time steps are too few to choose a lag"):
+        with pytest.raises(SeriesError, match="3 time steps are too few to choose an embedding"):
             dw.io.read_series(path, embed=2)
 
     def test_without_h5py(self, tmp_path, monkeypatch):
