@@ -10,6 +10,7 @@ from jaxtyping import Array, Float
 from dynwarp._checks import check_shape, check_state
 from dynwarp._typing import Input, Scalar, State
 from dynwarp.dynamics._stepping import Model, as_floating, is_field
+from dynwarp.models._state_jacobian import state_jacobian
 
 
 def jacobian(
@@ -26,7 +27,7 @@ def jacobian(
     - `step`: the index of the step, for clocked maps.
 
     **Returns:** shape `(n, n)`, entry [i, j] = d out_i / d state_j. Where a ReLU is at 0 its slope is taken as 0. Cost
-    n forward derivatives.
+    n forward derivatives; less for `Elman`, `LeakyRNN` and `GRU`, whose Jacobians are written out.
 
     **Raises:** `ShapeError`; `ModelError` for what is not a model.
 
@@ -79,7 +80,9 @@ def advance(model: Model, state: jax.Array, input, t, step=None) -> jax.Array:
 
 @eqx.filter_jit
 def _jacobian(model, state, input, t, step):
-    return jax.jacfwd(lambda z: advance(model, z, input, t, step))(state)
+    if is_field(model, "jacobian"):
+        return jax.jacfwd(lambda z: advance(model, z, input, t, step))(state)
+    return state_jacobian(model, state, input, step)
 
 
 @eqx.filter_jit

@@ -12,6 +12,7 @@ from jaxtyping import Array, Float, Int
 from dynwarp._checks import check_finite, check_shape
 from dynwarp.dynamics._stepping import as_floating, is_field
 from dynwarp.errors import ModelError, ShapeError
+from dynwarp.models._state_jacobian import state_jacobian
 
 
 class Orbit(eqx.Module):
@@ -45,10 +46,7 @@ def check_orbit(model: Any, previous_states: Any, inputs: Any, caller: str) -> O
 def state_jacobians(model: Any, orbit: Orbit) -> Float[Array, "T n n"]:
     """J of every step, `[t, i, j]` = d h_t,i / d h_{t-1},j."""
 
-    def one(state, input, index):
-        return jax.jacfwd(lambda z: model(z, input, step=index).astype(z.dtype))(state)
-
-    return jax.vmap(one)(orbit.states, orbit.inputs, orbit.indices)
+    return jax.vmap(lambda z, x, i: state_jacobian(model, z, x, i))(orbit.states, orbit.inputs, orbit.indices)
 
 
 def input_jacobians(model: Any, orbit: Orbit) -> Float[Array, "T n d"]:

@@ -83,3 +83,51 @@ def test_float32_and_errors(tanh_rnn):
         dw.dynamics.input_jacobian(tanh_rnn, jnp.zeros(4), jnp.zeros(3))
     with pytest.raises(dw.errors.ModelError, match=r"needs a model.*got function"):
         dw.dynamics.jacobian(lambda z: z, jnp.zeros(4))  # pyright: ignore[reportArgumentType]
+
+
+def _mixing(h):
+    return jnp.tanh(h) / (1 + jnp.sum(h**2))
+
+
+def _written_out():
+    elman, leaky, gru = dw.models.Elman, dw.models.LeakyRNN, dw.models.GRU
+    key = jax.random.key(3)
+    yield elman(2, 4, key=key)
+    yield elman(2, 4, form="pre", activation=jax.nn.sigmoid, use_bias=False, key=key)
+    yield elman(2, 4, activation=jax.nn.relu, key=key)
+    yield elman(2, 4, activation=_mixing, key=key)
+    yield leaky(2, 4, tau=jnp.array([0.5, 1.0, 2.0, 4.0]), key=key)
+    yield leaky(2, 4, dt=0.3, activation=jax.nn.relu, use_bias=False, key=key)
+    yield gru(2, 4, use_bias=False, key=key)
+    yield eqx.tree_at(lambda m: (m.bias, m.bias_n), gru(2, 4, key=key), (0.3 * jnp.arange(12.0), jnp.arange(4.0)))
+
+
+@pytest.mark.parametrize("model", list(_written_out()), ids=lambda m: type(m).__name__)
+def test_jacobians_written_out(model):
+    """Values and, for what has parameters, the derivative of a functional of them in these."""
+    state, input = jnp.array([0.1, -0.4, 0.2, 0.7]), jnp.array([0.3, -1.0])
+    weights = jnp.arange(16.0).reshape(4, 4)
+
+    def both(jacobian):
+        return lambda model: jnp.sum(weights * jacobian(model))
+
+    @eqx.filter_jit
+    def run(model):
+        ours = lambda m: dw.dynamics.jacobian(m, state, input)  # noqa: E731
+        expected = lambda m: jax.jacfwd(lambda z: m(z, input))(state)  # noqa: E731
+        return [(f(model), eqx.filter_grad(both(f))(model)) for f in (ours, expected)]
+
+    ours, expected = run(model)
+    for a, b in zip(jax.tree.leaves(ours), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(a, b, atol=1e-13)
+    single = jax.tree.map(lambda a: a.astype(jnp.float32) if eqx.is_array(a) else a, (model, state, input))
+    assert dw.dynamics.jacobian(*single).dtype == jnp.float32
+
+
+def test_a_subclass_steps_as_it_likes():
+    class Doubled(dw.models.Elman):
+        def __call__(self, state, input=None, *, step=None):
+            return 2 * super().__call__(state, input)
+
+    J = [dw.dynamics.jacobian(c(0, 3, key=jax.random.key(0)), jnp.ones(3)) for c in (Doubled, dw.models.Elman)]
+    np.testing.assert_allclose(J[0], 2 * J[1], rtol=1e-14)
