@@ -143,3 +143,28 @@ def jacobians(size, inputs):
         return _arrays(jacobian(states, driven))
 
     return call
+
+
+def representation_metric(size, inputs):
+    """`torch.func`: forward mode through the simulation, the faster of the two there, mapped over the points."""
+    if size["state_size"] > 256:
+        raise NotImplementedError("the derivatives of all states at once are too large")
+    names = ("recurrent_weight", "input_weight", "bias", "envelopes", "thetas")
+    W, U, b, envelopes, thetas = (_tensor(inputs[name]) for name in names)
+
+    def states(theta):
+        inputs = envelopes.T @ torch.stack([torch.cos(theta), torch.sin(theta)], 1)
+        state, found = torch.zeros_like(b), []
+        for input in inputs:
+            state = torch.tanh(W @ state + U @ input + b)
+            found.append(state)
+        return torch.stack(found)
+
+    tangents = torch.func.vmap(torch.func.jacfwd(states))
+
+    @torch.no_grad()
+    def call():
+        S = tangents(thetas)
+        return _arrays(S.mT @ S)
+
+    return call

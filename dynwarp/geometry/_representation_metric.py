@@ -42,9 +42,6 @@ from dynwarp.tasks import InputManifold
 
 _CALLER = "representation_metric"
 _KERNELS = {"forward": forward, "adjoint": reverse, "jacfwd": reference}
-# The two methods cost the same where rows and tangents are equal in number (Elman networks of 64 and 256 units, 100
-# steps); the adjoint has the states to keep besides.
-_ROW = 1.5
 
 
 class RepresentationMetric(eqx.Module):
@@ -137,7 +134,7 @@ def representation_metric(
     - `method`: `"forward"` steps the state and its m tangents together; `"adjoint"` steps the derivatives of what is
       seen of each state wanted backwards, which costs the same for every m; `"jacfwd"` is the reference, automatic
       differentiation of the whole simulation. `"auto"` takes the adjoint where it is the cheaper one: where m is more
-      than 1.5 times the number of states wanted times that of observed dimensions.
+      than the number of states wanted times that of observed dimensions.
     - `readout`: the metric is then that of outputs: a function `(n,) -> (o,)`, a matrix `(o, n)`, or `"rate"` for the
       activation of the state of a [`CTRNN`][dynwarp.models.CTRNN], [`LowRankRNN`][dynwarp.models.LowRankRNN] or
       `Elman(form="pre")`.
@@ -236,7 +233,8 @@ def representation_metric(
         plan = map_schedule(manifold, theta, steps, at, _CALLER)
         kept = plan.kept
     if method == "auto":
-        method = "adjoint" if thetas.shape[-1] > _ROW * kept * observed else "forward"
+        # A row of the adjoint costs about what a tangent does (Elman networks of 64 and 256 units, 100 steps).
+        method = "adjoint" if thetas.shape[-1] > kept * observed else "forward"
 
     chunk = None if plan is None else chunk_size(remat, plan.shape[0])
     problem = Problem(

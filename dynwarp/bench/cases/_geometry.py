@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import diffrax
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -49,8 +50,12 @@ def _elman_metric(model, manifold, thetas):
     group="geometry",
     check={"state_size": 8, "steps": 10, "points": 3, "dtype": "float64"},
     quick=[{"state_size": 256, "steps": 100, "points": 64, "dtype": "float64"}],
-    full=[{"state_size": 256, "steps": 100, "points": 64, "dtype": "float32"}],
+    full=[
+        {"state_size": 256, "steps": 100, "points": 64, "dtype": "float32"},
+        {"state_size": 1024, "steps": 1000, "points": 1, "dtype": "float64"},
+    ],
     gpu=[{"state_size": 256, "steps": 100, "points": points, "dtype": "float32"} for points in (64, 4096)],
+    peers=["torch"],
 )
 def representation_metric(*, state_size: int, steps: int, points: int, dtype: str, seed: int) -> Kernel:
     """The metric of an Elman network on a torus of inputs at all steps, beside the states alone."""
@@ -71,6 +76,120 @@ def representation_metric(*, state_size: int, steps: int, points: int, dtype: st
             "states": (_states, (model, manifold, thetas, state0)),
             "jacfwd": (_metric, (model, manifold, thetas, state0, "jacfwd")),
         },
+        peer_inputs={
+            "recurrent_weight": model.recurrent_weight,
+            "input_weight": model.input_weight,
+            "bias": model.bias,
+            "envelopes": manifold.envelopes,
+            "thetas": thetas,
+        },
+    )
+
+
+def _heun_metric(model, manifold, thetas, state0):
+    ts = np.arange(manifold.steps + 1) * manifold.dt
+    return dw.geometry.representation_metric(
+        model, manifold, thetas, state0=state0, ts=ts, dt=manifold.dt, solver=diffrax.Heun(), keep="metric"
+    ).G
+
+
+def _heun_loop(model, manifold, thetas):
+    """States and tangents of Heun steps written out, from the rows of inputs that hold on each step."""
+    W, B = float64(model.recurrent_weight), float64(model.input_weight)
+    rows, moved = jax.vmap(manifold)(thetas), jax.vmap(jax.jacfwd(manifold))(thetas)
+    rows, moved = float64(rows) @ B.T, np.moveaxis(float64(moved), -1, 1) @ B.T
+    x, S = np.zeros((len(thetas), len(W))), np.zeros((len(thetas), thetas.shape[-1], len(W)))
+    G = [S @ np.swapaxes(S, 1, 2)]
+
+    def velocity(x, S, k):
+        r = np.tanh(x)
+        return r @ W.T + rows[:, k] - x, ((1 - r**2)[:, None] * S) @ W.T + moved[:, :, k] - S
+
+    dt = manifold.dt
+    for k in range(manifold.steps):
+        a, A = velocity(x, S, k)
+        b, B_ = velocity(x + dt * a, S + dt * A, k)
+        x, S = x + dt / 2 * (a + b), S + dt / 2 * (A + B_)
+        G.append(S @ np.swapaxes(S, 1, 2))
+    return np.stack(G, 1)
+
+
+@case(
+    group="geometry",
+    check={"state_size": 8, "side": 2, "dt": 0.5},
+    quick=[{"state_size": 100, "side": 21, "dt": 0.1}],
+)
+def field_metric(*, state_size: int, side: int, dt: float, seed: int) -> Kernel:
+    """The metric of a rate network that keeps two angles in mind, after every Heun step, over a grid on the torus."""
+    manifold = dw.tasks.WorkingMemory(dt=dt)
+    model = dw.models.CTRNN(3, state_size, key=jax.random.key(seed))
+    # Another chart for each seed.
+    thetas = manifold.grid(side).reshape(-1, 2) + 0.1 * seed
+    steps = manifold.steps
+    points = len(thetas)
+    return Kernel(
+        function=_heun_metric,
+        arguments=(model, manifold, thetas, jnp.zeros(state_size)),
+        reference=lambda: _heun_loop(model, manifold, thetas),
+        tolerance=1e-11,
+        flops=points * steps * 2 * 3 * 2 * state_size * (state_size + 3),
+        bytes=points * steps * (3 * 3 + 4) * 8,
+        depth=steps,
+        work=points * steps,
+        unit="metrics",
+    )
+
+
+def _last_metric(model, manifold, thetas, state0, readout, method):
+    return dw.geometry.representation_metric(
+        model, manifold, thetas, state0=state0, at=(-1,), readout=readout, method=method, keep="metric"
+    ).G
+
+
+class _Mixed(dw.tasks.InputManifold):
+    """Inputs with many coordinates, mixed at random."""
+
+    mixing: jax.Array
+
+    @property
+    def dim(self):
+        return self.mixing.shape[-1]
+
+    @property
+    def periods(self):
+        return (None,) * self.dim
+
+    @property
+    def bounds(self):
+        return ((-1.0, 1.0),) * self.dim
+
+    def __call__(self, theta, t=None):
+        return jnp.tanh(self.mixing @ theta)
+
+
+@case(
+    group="geometry",
+    check={"state_size": 8, "steps": 5, "coordinates": 6, "points": 2},
+    quick=[{"state_size": 256, "steps": 100, "coordinates": 24, "points": 16}],
+)
+def last_metric(*, state_size: int, steps: int, coordinates: int, points: int, seed: int) -> Kernel:
+    """The metric of two outputs after the last step, over many coordinates: what adjoints are for."""
+    model = dw.models.Elman(2, state_size, key=jax.random.key(seed))
+    manifold = _Mixed(normal(seed + 1, (steps, 2, coordinates), "float64", scale=coordinates**-0.5))
+    thetas = jax.random.uniform(jax.random.key(seed + 2), (points, coordinates), minval=-1.0)
+    readout = normal(seed + 3, (2, state_size), "float64", scale=state_size**-0.5)
+    arguments = (model, manifold, thetas, jnp.zeros(state_size), readout)
+    return Kernel(
+        function=_last_metric,
+        arguments=(*arguments, "auto"),
+        reference=lambda: _last_metric(*arguments, "jacfwd"),
+        tolerance=1e-11,
+        flops=points * steps * 3 * 2 * state_size * (state_size + 2),
+        bytes=points * steps * (state_size + 2) * 2 * 8,
+        depth=2 * steps,
+        work=points,
+        unit="metrics",
+        variants={"forward": (_last_metric, (*arguments, "forward"))},
     )
 
 
@@ -105,4 +224,31 @@ def state_curvature(*, state_size: int, steps: int, points: int, seed: int) -> K
         work=points,
         unit="points",
         variants={"metric alone": (_intrinsic, arguments)},
+    )
+
+
+def _history(model, manifold, thetas, state0):
+    return dw.geometry.curvature_history(model, manifold, thetas, state0=state0).scalar_curvature
+
+
+@case(
+    group="geometry",
+    check={"state_size": 8, "steps": 5, "points": 3},
+    quick=[{"state_size": 100, "steps": 100, "points": 64}],
+)
+def curvature_history(*, state_size: int, steps: int, points: int, seed: int) -> Kernel:
+    """The scalar curvature of the states of an Elman network over a torus of inputs, at every step."""
+    model, manifold, thetas = _network(state_size, steps, points, "float64", seed)
+    arguments = (model, manifold, thetas, jnp.zeros(state_size))
+    return Kernel(
+        function=_history,
+        arguments=arguments,
+        reference=lambda: _intrinsic(*arguments),
+        tolerance=1e-8,
+        digest=lambda curvature: curvature[:, -1],
+        flops=points * steps * 7 * 2 * state_size * (state_size + 2),
+        bytes=points * steps * 8,
+        depth=steps,
+        work=points * steps,
+        unit="curvatures",
     )
