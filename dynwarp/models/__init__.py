@@ -48,6 +48,8 @@ from dynwarp.models._sparse_initialisers import BlockSparseInit as BlockSparseIn
 from dynwarp.models._sparse_initialisers import CycleInit as CycleInit
 from dynwarp.models._sparse_initialisers import DelayLineInit as DelayLineInit
 from dynwarp.models._sparse_initialisers import SmartTanhInit as SmartTanhInit
+from dynwarp.models._spike_decoder import AttentionReadout as AttentionReadout
+from dynwarp.models._spike_decoder import SpikeDecoder as SpikeDecoder
 from dynwarp.models._stack import Bidirectional as Bidirectional
 from dynwarp.models._stack import Stack as Stack
 from dynwarp.models._stack import StackReadout as StackReadout

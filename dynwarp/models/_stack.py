@@ -67,7 +67,7 @@ class Stack(AbstractMap):
         self.input_size = self.cells[0].input_size
         dtype = computing_dtype(self.cells)
         for index, (below, above) in enumerate(zip(self.cells, self.cells[1:])):
-            emitted = _emitted_shape(below, dtype)
+            emitted = emitted_shape(below, dtype)
             if emitted != (above.input_size,):
                 raise ShapeError(
                     f"Stack: `cells[{index + 1}]` takes inputs of shape ({above.input_size},), but `cells[{index}]` "
@@ -81,7 +81,7 @@ class Stack(AbstractMap):
     def stochastic(self) -> bool:
         """Whether a step with a key differs from one without."""
         own = self.dropout > 0 and len(self.cells) > 1
-        return own or any(_is_stochastic(cell) for cell in self.cells)
+        return own or any(is_stochastic(cell) for cell in self.cells)
 
     def split(self, state: State) -> tuple[State, ...]:
         """The states of the layers, the lowest first."""
@@ -107,12 +107,12 @@ class Stack(AbstractMap):
         for index, (cell, layer, layer_key) in enumerate(zip(self.cells, self.split(state), keys)):
             if index:
                 input = self._passed(index, states[-1], input, layer_key)
-            states.append(_step(cell, layer, input, step, layer_key))
+            states.append(step_cell(cell, layer, input, step, layer_key))
         return jnp.concatenate(states)
 
     def _passed(self, index, state, input, key):
         """What layer `index` reads, given the state and the input of the layer below."""
-        passed = _emit(self.cells[index - 1], state, input)
+        passed = emit(self.cells[index - 1], state, input)
         if self.norms is not None:
             passed = self.norms[index - 1](passed)
         # The layer's own step draws from `key`, so the mask takes a key of its own.
@@ -131,7 +131,7 @@ class StackReadout(eqx.Module):
         # Layer by layer, since a feedthrough on top reads what the layers below emit.
         for index in range(1, len(states)):
             input = self.stack._passed(index, states[index - 1], input, None)
-        return _emit(self.stack.cells[-1], states[-1], input)
+        return emit(self.stack.cells[-1], states[-1], input)
 
 
 class Bidirectional(eqx.Module):
@@ -207,11 +207,11 @@ def _read(model, inputs, state0, key, *, reverse):
         # The zeros take the dtype that a step returns, so that the scan keeps it.
         zeros = jnp.zeros(model.state_size, inputs.dtype)
         one = jnp.zeros(model.input_size, inputs.dtype)
-        state0 = zeros.astype(eqx.filter_eval_shape(_step, model, zeros, one, 0, None).dtype)
+        state0 = zeros.astype(eqx.filter_eval_shape(step_cell, model, zeros, one, 0, None).dtype)
 
     def body(state, x):
         input, step, step_key = x
-        state = _step(model, state, input, step, step_key)
+        state = step_cell(model, state, input, step, step_key)
         return state, state
 
     steps = jnp.arange(length)
@@ -220,13 +220,15 @@ def _read(model, inputs, state0, key, *, reverse):
     return jax.lax.scan(body, state0, (inputs, steps, keys), reverse=reverse)[1]
 
 
-def _step(model, state, input, step, key):
-    if key is not None and _is_stochastic(model):
+def step_cell(model, state, input, step, key):
+    """One step, with the key where it makes a difference."""
+    if key is not None and is_stochastic(model):
         return model(state, input, step=step, key=key)
     return model(state, input, step=step)
 
 
-def _is_stochastic(model) -> bool:
+def is_stochastic(model) -> bool:
+    """Whether a step with a key differs from one without."""
     return getattr(model, "stochastic", False)
 
 
@@ -236,13 +238,15 @@ def _readout(model) -> Any:
     return StateReadout(0, model.state_size) if own is None else own()
 
 
-def _emit(model, state, input):
+def emit(model, state, input):
+    """What a model hands on: its own readout, else its state."""
     return _readout(model)(state, input)
 
 
-def _emitted_shape(cell, dtype) -> tuple[int, ...]:
+def emitted_shape(cell, dtype) -> tuple[int, ...]:
+    """The shape of what a model hands on."""
     state, input = jnp.zeros(cell.state_size, dtype), jnp.zeros(cell.input_size, dtype)
-    return eqx.filter_eval_shape(_emit, cell, state, input).shape
+    return eqx.filter_eval_shape(emit, cell, state, input).shape
 
 
 def _check_map(model, name: str, caller: str) -> None:

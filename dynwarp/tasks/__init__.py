@@ -1,6 +1,8 @@
 """What a network is asked to do, and over which inputs."""
 
 from dynwarp.tasks._adding import Adding as Adding
+from dynwarp.tasks._binning import bin_signal as bin_signal
+from dynwarp.tasks._binning import bin_spikes as bin_spikes
 from dynwarp.tasks._centre_out import CentreOut as CentreOut
 from dynwarp.tasks._combine import FunctionManifold as FunctionManifold
 from dynwarp.tasks._combine import Product as Product
@@ -11,6 +13,8 @@ from dynwarp.tasks._flip_flop import FlipFlop as FlipFlop
 from dynwarp.tasks._input_manifold import InputManifold as InputManifold
 from dynwarp.tasks._memory_subtraction import MemorySubtraction as MemorySubtraction
 from dynwarp.tasks._random_permutation import RandomPermutation as RandomPermutation
+from dynwarp.tasks._recorded_trials import RecordedTrials as RecordedTrials
+from dynwarp.tasks._recorded_trials import reach_variables as reach_variables
 from dynwarp.tasks._sequential_memory import SequentialMemory as SequentialMemory
 from dynwarp.tasks._shapes import Circle as Circle
 from dynwarp.tasks._shapes import Line as Line

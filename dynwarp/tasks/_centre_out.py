@@ -42,6 +42,8 @@ class CentreOut(AbstractTask):
     - `speeds`: the least and the greatest s.
     - `rate`: of a neuron at rest, in Hz.
     - `depth`, `preparation`: of the tuning in the movement and in the delay.
+    - `spread`: how much neurons differ: rate and depth of each are multiplied by exp(`spread` g), and phi_i is shifted
+      by `spread` g radians, g being standard normal numbers drawn from `seed`.
     - `observation`: `"rate"` or `"poisson"`.
 
     Chance: the mean square of a velocity component, by the answer 0; see `chance_level`.
@@ -65,6 +67,8 @@ class CentreOut(AbstractTask):
     depth: float = eqx.field(default=1.0, static=True)
     preparation: float = eqx.field(default=0.5, static=True)
     observation: Literal["rate", "poisson"] = eqx.field(default="rate", static=True)
+    spread: float = eqx.field(default=0.0, static=True)
+    seed: int = eqx.field(default=0, static=True)
     dim: ClassVar[int] = 2
     periods: ClassVar[tuple[float | None, ...]] = (2 * math.pi, None)
     output_size: ClassVar[int] = 2
@@ -78,6 +82,9 @@ class CentreOut(AbstractTask):
         low, _ = check_bounds(self.speeds, "speeds", caller=caller)
         check_positive(low, "speeds[0]", caller=caller)
         check_choice(self.observation, "observation", ("rate", "poisson"), caller=caller)
+        if not (np.isfinite(self.spread) and self.spread >= 0):
+            raise ArgumentError(f"{caller}: `spread` must be a finite number of at least 0; got {self.spread!r}.")
+        check_positive_integer(self.seed, "seed", minimum=0, caller=caller)
         if not isinstance(self.delays, tuple) or not self.delays:
             raise ArgumentError(f"{caller}: `delays` must be a tuple of at least one time; got {self.delays!r}.")
         for time in (*self.delays, _REST, _MOVEMENT):
@@ -130,10 +137,10 @@ class CentreOut(AbstractTask):
     def inputs(self, theta, condition=None):
         theta, delay = self._trial(theta, condition)
         waiting, moving = self._course(delay, theta.dtype)
-        preferred = jnp.asarray(2 * math.pi * np.arange(self.n_neurons) / self.n_neurons, theta.dtype)
-        movement = self.depth * moving[:, None] * jnp.cos(theta[0] - preferred)
+        rate, depth, preferred = (jnp.asarray(x, theta.dtype) for x in self._tuning)
+        movement = depth * moving[:, None] * jnp.cos(theta[0] - preferred)
         preparation = self.preparation * waiting[:, None] * jnp.cos(theta[0] - 2 * preferred)
-        return self.rate * self.dt * jnp.exp(theta[1] * (movement + preparation))
+        return self.dt * rate * jnp.exp(theta[1] * (movement + preparation))
 
     def targets(self, theta, condition=None):
         theta, delay = self._trial(theta, condition)
@@ -142,6 +149,13 @@ class CentreOut(AbstractTask):
 
     def mask(self, condition=None):
         return jnp.ones(self.steps)
+
+    @property
+    def _tuning(self):
+        """Rate at rest, depth and preferred direction of each neuron."""
+        even = 2 * math.pi * np.arange(self.n_neurons) / self.n_neurons
+        differ = self.spread * np.random.default_rng(self.seed).standard_normal((3, self.n_neurons))
+        return self.rate * np.exp(differ[0]), self.depth * np.exp(differ[1]), even + differ[2]
 
     def _course(self, delay, dtype):
         """d and b of each bin."""
