@@ -13,7 +13,7 @@ from jaxtyping import Array, Float, Int
 from dynwarp._checks import check_finite, check_positive, check_positive_integer, check_shape
 from dynwarp._results import RESULTS
 from dynwarp._typing import Input
-from dynwarp.dynamics import FixedPoints, find_fixed_points
+from dynwarp.dynamics import FixedPoints, PeriodicOrbits, find_fixed_points, find_periodic_orbits
 from dynwarp.dynamics._stepping import as_floating, is_field
 from dynwarp.errors import ArgumentError, ModelError
 from dynwarp.gradients._stretches import batch_error, leading_stretches
@@ -156,16 +156,24 @@ class AttractorHistory(eqx.Module):
     - `fixed_points`: [`FixedPoints`][dynwarp.dynamics.FixedPoints] with leading axes `(E, 2 N)`. Lane i below N was
       sought from the end of orbit i; lane N + i follows a branch: it was sought from its own point in the model before,
       stable or not, or after a failure from the end of orbit i.
+    - `cycles`: of each of the `periods`, [`PeriodicOrbits`][dynwarp.dynamics.PeriodicOrbits] with the same lanes. A
+      lane whose `minimal_period` is a divisor found another orbit, and its branch begins anew.
     """
 
     orbits: OrbitDiagram
     fixed_points: FixedPoints
+    cycles: dict[int, PeriodicOrbits]
 
 
 def attractor_history(
-    models: Sequence[AbstractMap], states0: Float[Array, "N n"], *, input: Input | None = None, **options: Any
+    models: Sequence[AbstractMap],
+    states0: Float[Array, "N n"],
+    *,
+    input: Input | None = None,
+    periods: Sequence[int] = (),
+    **options: Any,
 ) -> AttractorHistory:
-    """Orbits, their periods and exponents, and fixed points of the same network at many times of its training.
+    """Orbits, their periods and exponents, fixed points and cycles of the same network at many times of its training.
 
     Host function; one compiled program for all models.
 
@@ -173,10 +181,13 @@ def attractor_history(
 
     - `models`: snapshots of one map, alike but for their numbers; one an epoch for instance.
     - `states0`, `input`, `options`: as for [`orbit_diagram`][dynwarp.gradients.orbit_diagram], the same for all models.
+    - `periods`: at least 2 each, of the cycles that are sought and followed, stable or not, as fixed points are. For a
+      piecewise-linear map `dynwarp.piecewise` finds all of them.
 
     **Returns:** an [`AttractorHistory`][dynwarp.gradients.AttractorHistory].
 
-    **Raises:** `ArgumentError` for no models; as [`orbit_diagram`][dynwarp.gradients.orbit_diagram] and
+    **Raises:** `ArgumentError` for no models and for periods that are none; as
+    [`orbit_diagram`][dynwarp.gradients.orbit_diagram] and
     [`find_fixed_points`][dynwarp.dynamics.find_fixed_points].
 
     **Source:** Ribeiro, Tiels, Aguirre and Schoen, AISTATS 2020, arXiv:1906.08482.
@@ -192,17 +203,35 @@ def attractor_history(
     models = list(models)
     if not models:
         raise ArgumentError("attractor_history: `models` must hold at least one model.")
+    for period in periods:
+        check_positive_integer(period, "periods", minimum=2, caller="attractor_history")
     states0 = as_floating(states0)
-    orbits, points = [], []
-    branches = states0
+    orbits, found = [], {period: [] for period in (1, *periods)}
+    branches = dict.fromkeys(found, states0)
     for model in models:
         tail = orbit_diagram(model, states0, input=input, **options)
         ends = jnp.where(jnp.isfinite(tail.states[:, -1]), tail.states[:, -1], states0)
-        found = find_fixed_points(model, jnp.concatenate([ends, branches]), input=input, throw=False)
-        count = len(states0)
-        good = (found.result == RESULTS.successful)[count:, None]
-        branches = jnp.where(good, found.points[count:], ends)
+        for period, lanes in found.items():
+            lanes.append(_find(model, jnp.concatenate([ends, branches[period]]), input, period))
+            branches[period] = _continue(lanes[-1], ends)
         orbits.append(tail)
-        points.append(found)
-    stack = lambda trees: jax.tree.map(lambda *x: jnp.stack(x), *trees)  # noqa: E731
-    return AttractorHistory(stack(orbits), stack(points))
+    whole = {period: _stack(lanes) for period, lanes in found.items()}
+    return AttractorHistory(_stack(orbits), whole.pop(1), whole)
+
+
+def _find(model, candidates, input, period: int):
+    if period == 1:
+        return find_fixed_points(model, candidates, input=input, throw=False)
+    return find_periodic_orbits(model, candidates, period=period, input=input, throw=False)
+
+
+def _continue(lanes, ends):
+    """Where the branches are sought in the next model: at a point of their own, or after a failure anew."""
+    points, good = lanes.points, lanes.result == RESULTS.successful
+    if isinstance(lanes, PeriodicOrbits):
+        good, points = good & (lanes.minimal_period == points.shape[1]), points[:, 0]
+    return jnp.where(good[len(ends) :, None], points[len(ends) :], ends)
+
+
+def _stack(trees):
+    return jax.tree.map(lambda *x: jnp.stack(x), *trees)

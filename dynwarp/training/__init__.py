@@ -27,7 +27,9 @@ from dynwarp.training._penalties import ManifoldAttractorPenalty as ManifoldAttr
 from dynwarp.training._penalties import ParameterPenalty as ParameterPenalty
 from dynwarp.training._projections import project_modulus as project_modulus
 from dynwarp.training._projections import project_parameters as project_parameters
+from dynwarp.training._projections import project_row_sums as project_row_sums
 from dynwarp.training._projections import project_spectral_norm as project_spectral_norm
+from dynwarp.training._projections import project_stable_lstm as project_stable_lstm
 from dynwarp.training._reconstruction import Reconstruction as Reconstruction
 from dynwarp.training._score import ReconstructionScore as ReconstructionScore
 from dynwarp.training._shooting import multiple_shooting_loss as multiple_shooting_loss

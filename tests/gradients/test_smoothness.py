@@ -129,14 +129,26 @@ def test_periods_of_the_logistic_map():
 
 def test_attractors_along_training():
     models = [dw.systems.LogisticMap(r) for r in (2.5, 2.9, 3.2, 3.5)]
-    history = gr.attractor_history(models, jnp.array([[0.4]]), steps=200, max_period=8)
+    history = gr.attractor_history(models, jnp.array([[0.4]]), periods=(2,), steps=200, max_period=8)
     assert history.orbits.period[:, 0].tolist() == [1, 1, 2, 4]
     # The branch of the fixed point goes on where it is stable no longer.
     points = history.fixed_points
     np.testing.assert_allclose(points.points[:, 1, 0], [1 - 1 / r for r in (2.5, 2.9, 3.2, 3.5)], rtol=1e-9)
     assert points.is_stable[:, 1].tolist() == [True, True, False, False]
+    # A cycle is born at 3, first seen by the orbit, and followed beyond 1 + 6^(1/2), where it is stable no longer.
+    cycles = history.cycles[2]
+    assert cycles.minimal_period[:3].tolist() == [[1, 1], [1, 1], [2, 1]]
+    assert cycles.minimal_period[3, 1] == 2
+    for r, model, lane, stable in ((3.2, 2, 0, True), (3.5, 3, 1, False)):
+        root = np.sqrt((r + 1) * (r - 3))
+        points = np.sort(cycles.points[model, lane, :, 0])
+        np.testing.assert_allclose(points, [(r + 1 - root) / 2 / r, (r + 1 + root) / 2 / r], rtol=1e-9)
+        assert complex(cycles.multipliers[model, lane, 0]) == pytest.approx(4 + 2 * r - r**2, abs=1e-9)
+        assert bool(cycles.is_stable[model, lane]) == stable
     with pytest.raises(dw.errors.ArgumentError, match="at least one model"):
         gr.attractor_history([], jnp.ones((1, 1)))
+    with pytest.raises(dw.errors.ArgumentError, match="periods"):
+        gr.attractor_history(models, jnp.array([[0.4]]), periods=(1,))
 
 
 def test_orbits_say_what_is_wrong():

@@ -126,6 +126,45 @@ def test_projections():
     np.testing.assert_allclose(moved.bias, model.bias - 0.1)
 
 
+def test_rows_are_projected_onto_their_balls():
+    """The nearest point by its optimality: the residual is a multiple of the signs, where the entry is not zero, and no
+    larger elsewhere."""
+    weight = jnp.asarray(np.random.default_rng(1).normal(size=(5, 4)))
+    found = jax.jit(tr.project_row_sums)(weight, 1.2)
+    short = np.abs(weight).sum(1) <= 1.2
+    assert not short.all()
+    np.testing.assert_array_equal(found[short], weight[short])
+    np.testing.assert_allclose(np.abs(found[~short]).sum(1), 1.2, rtol=1e-12)
+    for row, before in zip(np.asarray(found)[~short], np.asarray(weight)[~short]):
+        rest, kept = before - row, row != 0
+        cut = np.abs(rest[kept][0])
+        np.testing.assert_allclose(rest[kept], cut * np.sign(row[kept]), rtol=1e-9)
+        assert np.all(np.abs(rest) <= cut + 1e-12)
+
+
+def test_a_projected_lstm_forgets_its_state():
+    """Whatever its weights and its inputs in [-1, 1]; as it was, it kept two states apart."""
+    net = dw.models.LSTM(2, 6, key=jax.random.key(0))
+    net = jax.tree.map(lambda w: 4 * w if eqx.is_inexact_array(w) else w, net)
+    inputs = jnp.sign(jax.random.normal(jax.random.key(1), (300, 2)))
+    starts = jax.random.normal(jax.random.key(2), (2, 12))
+
+    @eqx.filter_jit
+    def gap(net):
+        ends = jax.vmap(lambda z: dw.simulate(net, z, inputs)[-1])(starts)
+        return jnp.max(jnp.abs(ends[0] - ends[1]))
+
+    assert gap(net) > 1e-3
+    stable = tr.project_stable_lstm(net)
+    assert gap(stable) < 1e-12
+    again = tr.project_stable_lstm(stable)
+    for a, b in zip(jax.tree.leaves(stable), jax.tree.leaves(again)):
+        np.testing.assert_allclose(a, b, atol=1e-15)
+    assert tr.project_stable_lstm(dw.models.LSTM(0, 2, use_bias=False, key=jax.random.key(0))).bias is None
+    with pytest.raises(dw.errors.ModelError, match="must be an LSTM; got GRU"):
+        tr.project_stable_lstm(dw.models.GRU(1, 2, key=jax.random.key(0)))
+
+
 def test_multiple_shooting_of_one_run_is_one_run():
     model = dw.models.ClockworkRNN(1, 4, periods=(1, 2), key=jax.random.key(0))
     readout = dw.models.Readout(model.state_size, 2, key=jax.random.key(1))
