@@ -1,0 +1,146 @@
+"""Networks that are held to a metric while they learn: the experiment of the warping study in a middle size.
+
+    python benchmarks/warping.py                   # about a quarter of an hour of one core
+    python benchmarks/warping.py --only evidence   # one task; the others' rows are kept
+    python benchmarks/warping.py --missing         # what has no rows yet
+
+Everything comes from the study's own code, with another config. Results, written after every training:
+results/warping.json and results/warping.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import datetime
+import json
+import os
+import subprocess
+import time
+from pathlib import Path
+
+import jax
+import numpy as np
+
+jax.config.update("jax_enable_x64", True)
+
+from dynwarp import io  # noqa: E402
+from dynwarp.studies import _warping_causal as causal  # noqa: E402
+from dynwarp.studies import _warping_networks as networks  # noqa: E402
+from dynwarp.studies._warping import WarpingConfig  # noqa: E402
+
+OUT = Path(__file__).resolve().parent / "results" / "warping.json"
+CONFIG = WarpingConfig(
+    units=64,
+    seeds=3,
+    evidence_steps=1_000,
+    memory_steps=1_000,
+    memory_rate=4e-3,
+    causal_evidence=("task", "whole", "readout", "ratio", "warp copy", "warp ratio", "rate", "rigid"),
+    causal_memory=("task", "whole", "readout"),
+    causal_noises=(0.1,),
+    penalty_points=64,
+    causal_noisy=("task", "whole", "readout"),
+)
+HEADER = [
+    "task", "noise", "condition", "loss / chance", "noisy loss / chance", "index, states", "held times", "other times",
+    "index, rates", "mean cos", "ratio, states", "ratio, outputs", "penalty", "solved", "not warped",
+]  # fmt: skip
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", help="one task: evidence, working memory or subtraction")
+    parser.add_argument("--missing", action="store_true", help="leave out what has rows")
+    arguments = parser.parse_args()
+    kept = json.loads(OUT.read_text())["lanes"] if OUT.exists() else []
+    order = list(networks.CONDITIONS)
+    for name, condition, noise in sorted(causal.plan(CONFIG), key=lambda training: order.index(training[1])):
+        key = (name, condition, noise)
+        there = any((row["task"], row["condition"], row["noise"]) == key for row in kept)
+        if arguments.only not in (None, name) or (arguments.missing and there):
+            continue
+        began = time.process_time()
+        lanes, _ = causal.lanes_of(CONFIG, name, condition, noise)
+        spent = round(time.process_time() - began, 1)
+        kept = [row for row in kept if (row["task"], row["condition"], row["noise"]) != key]
+        kept += [dataclasses.asdict(lane) | {"processor_seconds": spent} for lane in lanes]
+        write(kept)
+        print(*key, [f"{lane.loss:.2g}" for lane in lanes], f"{spent} s", flush=True)
+
+
+def write(rows: list[dict]) -> None:
+    order = {key: i for i, key in enumerate(causal.plan(CONFIG))}
+    rows.sort(key=lambda row: (order[row["task"], row["condition"], row["noise"]], row["seed"]))
+    content = {
+        "date": datetime.date.today().isoformat(),
+        "revision": revision(),
+        "config": dataclasses.asdict(CONFIG),
+        "lanes": rows,
+    }
+    with io.atomic_write(OUT, "w") as file:
+        file.write(json.dumps(content, indent=1) + "\n")
+    with io.atomic_write(OUT.with_suffix(".md"), "w") as file:
+        file.write(page(content))
+
+
+def page(content: dict) -> str:
+    """The table and what it says of the claims."""
+    fields = [field.name for field in dataclasses.fields(causal.Lane)]
+    lanes = [causal.Lane(**{name: row[name] for name in fields}) for row in content["lanes"]]
+    groups = list(dict.fromkeys((lane.task, lane.noise, lane.condition) for lane in lanes))
+    rows = []
+    for task, noise, condition in groups:
+        group = [x for x in lanes if (x.task, x.noise, x.condition) == (task, noise, condition)]
+
+        def span(name, group=group):
+            values = sorted(getattr(x, name) for x in group)
+            return f"{np.median(values):.2g} ({values[0]:.2g} to {values[-1]:.2g})"
+
+        rows.append([
+            task, f"{noise:g}", networks.CONDITIONS[condition], span("loss"), span("noisy_loss") if noise else "",
+            span("state_index"), span("held_index"), span("free_index"), span("rate_index"), span("cosine"),
+            span("state_ratio"), span("output_ratio"), span("penalty") if condition != "task" else "",
+            f"{sum(x.solved for x in group)} of {len(group)}", f"{sum(x.unwarped for x in group)} of {len(group)}",
+        ])  # fmt: skip
+    seconds = {
+        tuple(row[k] for k in ("task", "condition", "noise")): row["processor_seconds"] for row in content["lanes"]
+    }
+    lines = ["| " + " | ".join(row) + " |" for row in (HEADER, ["---"] * len(HEADER), *rows)]
+    claims = [
+        f"- **{c.verdict}**: {c.statement}. Published: {c.published}. Ours: {c.ours}." for c in causal.claims_of(lanes)
+    ]
+    settings = ", ".join(f"{name} = {value}" for name, value in content["config"].items())
+    return "\n".join([
+        "# Must a network warp to compute?",
+        "",
+        f"Made by `benchmarks/warping.py` on {content['date']} at revision {content['revision']}, with the code of the "
+        f"study `warping` and these settings: {settings}. About {sum(seconds.values()) / 60:.0f} minutes of processor "
+        "time in all. Trained in float32, looked at in float64; medians over seeds, with the least and the greatest.",
+        "",
+        causal.text(CONFIG),
+        "",
+        "Indices are the largest over times; *held times* are those that the penalty knows, *other times* those that "
+        "it does not, both at points that it does not know. Ratios are <G_rel> / <G_irr> at the answers. The "
+        "published sizes (100 units, steps of 0.2 and 0.1, five seeds), the preset `paper`, have not been run.",
+        "",
+        *lines,
+        "",
+        "## Claims",
+        "",
+        *claims,
+        "",
+    ])  # fmt: skip
+
+
+def revision() -> str:
+    told = os.environ.get("DYNWARP_REVISION")
+    if told:
+        return told
+    command = ["git", "-C", str(OUT.parent), "rev-parse", "--short", "HEAD"]
+    found = subprocess.run(command, capture_output=True, text=True, check=False)
+    return found.stdout.strip() or "unknown"
+
+
+if __name__ == "__main__":
+    main()

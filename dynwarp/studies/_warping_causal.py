@@ -1,0 +1,320 @@
+"""The warping study's experiment: networks that are held to a metric while they learn, and what they learn."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from dynwarp import plot
+from dynwarp.geometry import warping
+from dynwarp.studies import _warping_networks as networks
+from dynwarp.studies._study import Claim, Part, StudyFigure, new_figure
+
+# Solved: a loss of at most this part of that of chance. Not learned: at least that part. In between nothing is said.
+SOLVED, UNLEARNED = 0.05, 0.5
+# Not warped: the index of warping is at most this, so that lengths agree within a tenth in all places and directions.
+UNWARPED = 0.25
+# Of the outputs, warped: the direction that matters is stretched at least so many times as much, in squares of lengths.
+WARPED = 4.0
+# The conditions that hold the metric of the states, the whole tensor of which is checked.
+HELD = ("ratio", "rigid", "whole")
+
+
+@dataclasses.dataclass(frozen=True)
+class Lane:
+    """One network: its loss by that of chance, without noise and with that of its training, and on a grid that the
+    penalty does not know and at all times from the first that it holds: the largest index of warping of states and of
+    rates, at those times `held_index` and at the others `free_index`; the largest mean |cos| between the tangents;
+    <G_rel> / <G_irr> at the answers, of states and of outputs."""
+
+    task: str
+    condition: str
+    noise: float
+    seed: int
+    loss: float
+    noisy_loss: float
+    penalty: float
+    state_index: float
+    held_index: float
+    free_index: float
+    rate_index: float
+    cosine: float
+    state_ratio: float
+    output_ratio: float
+
+    @property
+    def solved(self) -> bool:
+        return self.loss <= SOLVED
+
+    @property
+    def unwarped(self) -> bool:
+        """Whether what its condition holds was held: the rates or the states."""
+        return (self.rate_index if self.condition == "rate" else self.state_index) <= UNWARPED
+
+
+def causal(config) -> Part:
+    """Must a network warp to compute? Its metric is held while it learns."""
+    lanes: list[Lane] = []
+    curves: dict[str, dict[str, np.ndarray]] = {"state": {}, "readout": {}}
+    for name, condition, noise in plan(config):
+        found, ratios = lanes_of(config, name, condition, noise)
+        lanes += found
+        if name == networks.EVIDENCE and noise == 0:
+            for space, curve in curves.items():
+                curve[networks.CONDITIONS[condition]] = ratios[space]
+    return Part(
+        "Must a network warp to compute?",
+        text(config),
+        claims_of(lanes),
+        {"lanes": [dataclasses.asdict(lane) for lane in lanes]},
+        (_figure(config, curves),),
+    )
+
+
+def plan(config) -> list[tuple[str, str, float]]:
+    """(task, condition, noise) of all trainings, in an order in which those that others need come first."""
+    trainings = [(networks.EVIDENCE, condition, 0.0) for condition in config.causal_evidence]
+    trainings += [(name, c, 0.0) for name in (networks.MEMORY, networks.SUBTRACTION) for c in config.causal_memory]
+    return trainings + [(networks.EVIDENCE, c, noise) for noise in config.causal_noises for c in config.causal_noisy]
+
+
+def claims_of(lanes: list[Lane]) -> tuple[Claim, ...]:
+    """What the networks say of each claim that they can say something of."""
+    tasks = dict.fromkeys(lane.task for lane in lanes)
+    return tuple(_cannot_learn(lanes, task) for task in tasks) + tuple(_others(lanes))
+
+
+def lanes_of(config, name: str, condition: str, noise: float) -> tuple[list[Lane], dict[str, np.ndarray]]:
+    """The networks of a condition, and <G_rel> / <G_irr> over time of the first of them in states and outputs."""
+    delays = None if name == networks.EVIDENCE else config.causal_delays
+    trained = networks.train(config, name, condition, noise=noise, delays=delays)
+    here = trained.problem
+    held = set(here.held(config.penalty_times))
+    steps = np.arange(here.first, here.probes[-1][0] + 1)
+    points = networks.check_grid(here, config.check_points)
+    lanes, ratios = [], {}
+    for seed, net in enumerate(trained.nets):
+        found = {
+            space: networks.metric(net[0], here, points, at=tuple(steps), space=function)
+            for space, function in networks.spaces(net).items()
+        }
+        indices = {space: index(found[space]) for space in ("state", "rate")}
+        is_held = np.isin(steps, sorted(held))
+        state = found["state"]
+        lengths = np.sqrt(np.diagonal(state, axis1=-2, axis2=-1))
+        cosines = np.abs(state[..., 0, 1]) / (lengths[..., 0] * lengths[..., 1])
+        lanes.append(
+            Lane(
+                name,
+                condition,
+                noise,
+                seed,
+                float(trained.relative_loss[seed]),
+                float(trained.noisy_loss[seed] / here.task.chance_level),
+                float(trained.penalty[seed]),
+                float(indices["state"].max()),
+                float(indices["state"][is_held].max()),
+                float(indices["state"][~is_held].max()),
+                float(indices["rate"].max()),
+                float(cosines.reshape(-1, len(steps)).mean(0).max()),
+                probe_ratio(found["state"], here, steps),
+                probe_ratio(found["readout"], here, steps),
+            )
+        )
+        if seed == 0 and name == networks.EVIDENCE:
+            ratios = {space: relevance(found[space], here.probes[0][1]) for space in ("state", "readout")}
+    return lanes, ratios
+
+
+def index(G: np.ndarray) -> np.ndarray:
+    """The index of warping at every time, a hundredth of the mean eigenvalue added: metrics may be degenerate."""
+    m = G.shape[-1]
+    trace = np.trace(G, axis1=-2, axis2=-1)[..., None, None]
+    return np.asarray(warping(jnp.asarray(G + networks.FLOOR / m * trace * np.eye(m))).index)
+
+
+def relevance(G: np.ndarray, direction) -> np.ndarray:
+    """<G_rel> / <G_irr> over the points at every time, the direction in the chart being a unit vector."""
+    v = np.asarray(direction)
+    G = G.reshape(-1, *G.shape[-3:])
+    along = np.mean(np.einsum("i,ptij,j->pt", v, G, v), axis=0)
+    rest = np.mean(np.trace(G, axis1=-2, axis2=-1), axis=0) - along
+    return along / np.maximum(rest / (len(v) - 1), np.finfo(float).tiny)
+
+
+def probe_ratio(G: np.ndarray, here: networks.Problem, steps: np.ndarray) -> float:
+    """The geometric mean over answers of the ratio in the direction that each tells."""
+    found = [relevance(G, v)[np.searchsorted(steps, step)] for step, v in here.probes]
+    return float(np.exp(np.mean(np.log(found))))
+
+
+def _select(lanes, **wanted) -> list[Lane]:
+    return [lane for lane in lanes if all(getattr(lane, key) == value for key, value in wanted.items())]
+
+
+def _span(values) -> str:
+    """The range of numbers, short."""
+    values = list(values)
+    low, high = f"{min(values):.2g}", f"{max(values):.2g}"
+    return low if low == high else f"{low} to {high}"
+
+
+def _tell(lanes: list[Lane], condition: str) -> str:
+    return (
+        f"{networks.CONDITIONS[condition]}: loss {_span(x.loss for x in lanes)} of chance, index of the states "
+        f"{_span(x.state_index for x in lanes)}"
+    )
+
+
+def refuted(held: list[Lane], free: list[Lane]) -> str:
+    """The verdict on networks that are said not to learn while those that are free do: one that learns, with its metric
+    held, refutes it."""
+    held = [lane for lane in held if lane.unwarped]
+    if any(lane.solved for lane in held):
+        return "fails"
+    learnable = any(lane.solved for lane in free)
+    return "holds" if held and learnable and all(lane.loss >= UNLEARNED for lane in held) else "not reached"
+
+
+def _cannot_learn(lanes: list[Lane], task: str) -> Claim:
+    here = _select(lanes, task=task, noise=0.0)
+    present = [c for c in HELD if _select(here, condition=c)]
+    held = [lane for c in present for lane in _select(here, condition=c)]
+    count = sum(lane.unwarped and lane.solved for lane in held)
+    told = "; ".join(_tell(_select(here, condition=c), c) for c in ("task", *present))
+    return Claim(
+        f"{task}: a network whose states are forbidden to warp does not learn",
+        "with the ratio held at 1 training does not converge (second-hand; shown for evidence)",
+        f"{count} of {len(held)} held networks solve it without warping. {told}",
+        refuted(held, _select(here, condition="task")),
+    )
+
+
+def _others(lanes: list[Lane]) -> list[Claim]:
+    claims = []
+    silent = "says nothing"
+    rates = _select(lanes, condition="rate", noise=0.0)
+    if rates:
+        claims.append(
+            Claim(
+                "evidence: a network whose rates are forbidden to warp does not learn",
+                silent,
+                f"{sum(x.unwarped and x.solved for x in rates)} of {len(rates)} solve it without warping: loss "
+                f"{_span(x.loss for x in rates)} of chance, index of the rates {_span(x.rate_index for x in rates)}, "
+                f"of the states {_span(x.state_index for x in rates)}",
+                refuted(rates, _select(lanes, task=networks.EVIDENCE, condition="task")),
+            )
+        )
+    outputs = _select(lanes, condition="readout", noise=0.0)
+    if outputs:
+        learnable = {x.task for x in lanes if x.solved}
+        unlearned = sum(x.loss >= UNLEARNED and x.task in learnable for x in outputs)
+        told = "; ".join(
+            f"{task}: loss {_span(x.loss for x in _select(outputs, task=task))} of chance"
+            for task in dict.fromkeys(x.task for x in outputs)
+        )
+        failed = "fails" if any(x.solved for x in outputs) else "not reached"
+        claims.append(
+            Claim(
+                "a network whose outputs are forbidden to warp does not learn",
+                silent,
+                f"{unlearned} of {len(outputs)} do not learn what others learn. {told}",
+                "new" if unlearned == len(outputs) else failed,
+            )
+        )
+    solving = [x for x in lanes if x.solved]
+    if solving:
+        least = min(x.output_ratio for x in solving)
+        free = [x for x in solving if x.unwarped and x.condition in HELD]
+        claims.append(
+            Claim(
+                "the metric of the outputs warps in every network that has learned",
+                silent,
+                f"<G_rel> / <G_irr> of the outputs at the answers is at least {least:.2g} in {len(solving)} networks; "
+                f"of the states {_span(x.state_ratio for x in free) if free else 'not measured'} in those that are "
+                "held and not warped",
+                "new" if least >= WARPED else "fails",
+            )
+        )
+    refitted = [x for x in lanes if x.condition.startswith("warp")]
+    if refitted:
+        goal = 0.002 / _chance(networks.EVIDENCE)
+        kinds = dict.fromkeys(x.condition for x in refitted)
+        told = "; ".join(
+            f"{networks.CONDITIONS[c]}: loss {_span(x.loss for x in _select(refitted, condition=c))} of chance, "
+            "penalty "
+            f"left {_span(x.penalty for x in _select(refitted, condition=c))}"
+            for c in dict.fromkeys(x.condition for x in refitted)
+        )
+        best = min(
+            float(np.median([x.loss for x in _select(refitted, condition=c)])) for c in {x.condition for x in refitted}
+        )
+        claims.append(
+            Claim(
+                "evidence: a network that was trained to warp alone solves the task with a fitted readout",
+                "mean squared error about .002, that is .0022 of chance (second-hand)",
+                told,
+                "holds" if max(medians) <= 2 * goal else "holds in part" if min(medians) <= SOLVED else "fails",
+            )
+        )
+    noisy = [x for x in lanes if x.noise > 0]
+    if noisy:
+        held = [x for x in noisy if x.condition in HELD]
+        told = "; ".join(
+            f"{networks.CONDITIONS[c]}: loss {_span(x.loss for x in _select(noisy, condition=c))} of chance without "
+            "and "
+            f"{_span(x.noisy_loss for x in _select(noisy, condition=c))} with noise"
+            for c in dict.fromkeys(x.condition for x in noisy)
+        )
+        claims.append(
+            Claim(
+                "evidence: with noise in training, a network whose states are forbidden to warp does not learn",
+                "the published networks were trained with noise",
+                f"{sum(x.unwarped and x.solved for x in held)} of {len(held)} held networks solve it without "
+                f"warping. {told}",
+                refuted(held, _select(noisy, condition="task")),
+            )
+        )
+    return claims
+
+
+def _chance(task: str) -> float:
+    from dynwarp.tasks import ContextualIntegration
+
+    return ContextualIntegration().chance_level if task == networks.EVIDENCE else 0.125
+
+
+def _figure(config, curves: dict[str, dict[str, Any]]) -> StudyFigure:
+    here = networks.problem(config, networks.EVIDENCE)
+    times = here.times[here.first :]
+    figure, axes = new_figure(2, width=5.0, height=3.6)
+    for ax, space, title in zip(axes, curves, ("states", "outputs")):
+        plot.timeline(times, curves[space], logarithmic=True, label="<G_rel> / <G_irr>", ax=ax)
+        ax.set_title(title)
+        ax.set_xlabel("time")
+    return StudyFigure(
+        "causal",
+        figure,
+        "Evidence integration: how much more the relevant variable is stretched than the other, in states and outputs, "
+        "under each condition of the training.",
+        "Two panels. In the left one curves of held networks stay at one; in the right one those of all networks that "
+        "learn rise by orders of magnitude.",
+    )
+
+
+def text(config) -> str:
+    return (
+        f"Networks of {config.units} units, {config.seeds} seeds, are trained with a penalty on their metric at "
+        f"{config.penalty_points} quasi-random points, of both contexts together where there are two, and "
+        f"{config.penalty_times} times, and looked at on a finer grid ({config.check_points} points along the relevant "
+        f"evidence, {config.check_points // 2} along an angle) and at all times, with the whole tensor. The "
+        "index of warping is the root mean square of the logarithm of the metric, relative to one scale: 0 where the "
+        f"representation is the input up to scale. Not warped: at most {UNWARPED:g}. Solved: a loss of at most "
+        f"{SOLVED:g} of that of chance, on fresh trials without noise; not learned: at least {UNLEARNED:g} of it. One "
+        "network that learns without warping refutes that it cannot. Memory tasks have one delay here, so that all "
+        "trials are held. What a readout needs of the states is one direction along which they move enough; the "
+        "others may move as far, unseen."
+    )
