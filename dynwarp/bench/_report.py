@@ -226,12 +226,16 @@ def _figures(documents: Sequence[dict[str, Any]]) -> Iterator[tuple[str, str]]:
         from matplotlib.figure import Figure
     except ImportError:
         return
+    crossings = crossover(documents)
     for (case, axis), lines in _curves(documents).items():
         figure = Figure(figsize=(7, 4), layout="constrained")
         FigureCanvasAgg(figure)
         ax = figure.add_subplot()
         for label, points in lines.items():
             ax.loglog(*zip(*points), marker="o", label=label, linestyle="-" if label.startswith("dynwarp") else "--")
+        for crossed, _, batch, _ in crossings:
+            if (crossed, axis in _BATCHES, batch.isdigit()) == (case, True, True):
+                ax.axvline(int(batch), color="0.5", linestyle=":", label=f"the accelerator wins from {batch} on")
         ax.set(xlabel=axis, ylabel="throughput (units/s)", title=case)
         ax.legend(fontsize="x-small")
         buffer = io.BytesIO()

@@ -27,8 +27,9 @@ def interleave(
     """Runs the timers in turn, round after round, so that each sees the same machine.
 
     Ends when the first timer has run `repetitions` times and for `seconds` in all, or when `limit` seconds are over and
-    each has run twice. A timer that has used a third of the limit takes no part in later rounds. One that fails is
-    dropped with its samples, unless it is the first, whose error passes through.
+    each has run twice. A timer that has used a third of the limit takes no part in later rounds, one that used all of
+    it in its first round not even in the second. One that fails is dropped with its samples, unless it is the first,
+    whose error passes through.
 
     **Returns:** for each name its (wall, processor) seconds, one a round.
     """
@@ -41,7 +42,7 @@ def interleave(
     try:
         for _ in range(_MOST_ROUNDS):
             for name, timer in timers.items():
-                if name != own and used[name] > limit / 3 and len(samples[name]) != 1:
+                if name != own and used[name] > (limit if len(samples[name]) == 1 else limit / 3):
                     continue
                 begin = time.perf_counter()
                 try:

@@ -3,14 +3,17 @@
 import argparse
 import copy
 import errno
+import importlib.util
 import json
+import pathlib
 import subprocess
 import sys
 
 import jax
 import pytest
 
-from dynwarp.bench import _runner, compare, main, read_document, to_html, to_markdown, validate
+from dynwarp.bench import CASES, _runner, compare, main, read_document, to_html, to_markdown, validate
+from dynwarp.bench._case import select
 from dynwarp.bench._ceilings import measure_ceilings
 from dynwarp.bench._report import crossover
 from dynwarp.errors import ArgumentError
@@ -174,6 +177,32 @@ def test_reports_hold_what_was_measured():
     assert "&lt;b&gt;" in page
     assert page.count("data:image/png;base64,") == 1  # throughput against batch
     assert "http" not in page
+
+
+def test_a_figure_shows_where_the_accelerator_wins():
+    pytest.importorskip("matplotlib")
+    records = [
+        [_record(x, batch=b) for b, x in ((1, first), (8, second))] for first, second in ((1.0, 8.0), (4.0, 4.0))
+    ]
+    documents = [_document(each, platform=name) for each, name in zip(records, ("cpu", "gpu"))]
+    page = to_html(documents)
+    assert "Where the accelerator wins" in page
+    assert page.count("data:image/png;base64,") == 1
+
+
+def test_ratios_of_the_readme_are_those_of_the_results():
+    root = pathlib.Path(__file__).parents[2]
+    spec = importlib.util.spec_from_file_location("readme_table", root / "benchmarks" / "readme_table.py")
+    script = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(script)
+    assert {row[1] for row in script.ROWS} <= {case.name for case, _ in select("quick")}
+    known = {peer for case in CASES.values() for peer in case.peers} | {"diffrax_kvaerno5"}
+    assert {row[3] for row in script.ROWS} <= known
+    _, inside, _ = script.between((root / "README.md").read_text())
+    assert inside == script.table(script.committed())
+    record = _record(1.0, peers={"lyapax": PEER}) | {"case": "lyapunov_lorenz63"}
+    (row,) = script.table([_document([record])]).splitlines()[2:]
+    assert row.startswith("| exponents of the Lorenz flow | lyapax | 3 | 2.9 to 3.1 |")
 
 
 def test_read_document_names_the_file(tmp_path):

@@ -246,6 +246,9 @@ def test_interleaving_takes_turns_and_drops_the_slow_and_the_broken():
     assert len(samples["dynwarp"]) == len(samples["peer"]) == 4
     assert ratio(samples["peer"], samples["dynwarp"]) == {"median": 2.0, "low": 2.0, "high": 2.0}
     assert summary(samples["peer"])["median"] == 2.0
+    # What takes all of the time in one round is not asked for a second one.
+    slow = interleave({"dynwarp": timer("dynwarp"), "peer": timer("peer")}, repetitions=3, seconds=0.0, limit=0.0)
+    assert [len(slow[name]) for name in ("dynwarp", "peer")] == [2, 1]
     # With no time left each runs twice.
     assert len(interleave({"dynwarp": timer("dynwarp")}, repetitions=9, seconds=9.0, limit=0.0)["dynwarp"]) == 2
 

@@ -173,7 +173,7 @@ def _trainings(*rules: str, steps: int = 200, state_size: int = 20, batch: int =
     check={"rule": "eprop", "state_size": 3, "steps": 5, "batch": 2},
     quick=_trainings("bptt", "rflo"),
     full=[*_trainings("tbptt", "eprop"), *_trainings("bptt", "rflo", steps=2000)],
-    gpu=_trainings("bptt", "rflo", state_size=100, batch=1024),
+    gpu=_trainings("rflo", state_size=100, batch=1024),
 )
 def learning_sgd(*, rule: str, state_size: int, steps: int, batch: int, seed: int) -> Kernel:
     """Training of a linear student by a rule: stochastic gradient descent on fresh sequences of 50 steps."""

@@ -45,7 +45,7 @@ def _weights(output):
     ],
     gpu=[
         {"state_size": 20, "relu_size": 2, "steps": 200, "batch": batch, "dtype": "float32"}
-        for batch in (16, 256, 4096, 65536)
+        for batch in (16, 4096, 65536)
     ],
     peers=["torch", "torch_cuda"],
 )
