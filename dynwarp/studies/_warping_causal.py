@@ -247,11 +247,9 @@ def _others(lanes: list[Lane]) -> list[Claim]:
             f"{networks.CONDITIONS[c]}: loss {_span(x.loss for x in _select(refitted, condition=c))} of chance, "
             "penalty "
             f"left {_span(x.penalty for x in _select(refitted, condition=c))}"
-            for c in dict.fromkeys(x.condition for x in refitted)
+            for c in kinds
         )
-        best = min(
-            float(np.median([x.loss for x in _select(refitted, condition=c)])) for c in {x.condition for x in refitted}
-        )
+        medians = [float(np.median([x.loss for x in _select(refitted, condition=c)])) for c in kinds]
         claims.append(
             Claim(
                 "evidence: a network that was trained to warp alone solves the task with a fitted readout",
