@@ -132,7 +132,7 @@ class SpikeDecoder(AbstractMap):
 
     def __call__(self, state, input=None, *, step=None, key: PRNGKey | None = None):
         """The next state; see [`AbstractMap`][dynwarp.models.AbstractMap]."""
-        return self.prepared()(state, input, step=step, key=key)
+        return _Prepared(self, *self._tokens())(state, input, step=step, key=key)
 
     def prepared(self) -> AbstractMap:
         """The same map with the keys and values of the units already there, for many steps with the same parameters."""
@@ -168,17 +168,15 @@ class _Prepared(AbstractMap):
     decoder: SpikeDecoder
     weights: Float[Array, "n_units+1 heads"]
     values: Float[Array, "n_units+1 heads w"]
+    state_size: int = eqx.field(static=True)
+    input_size: int = eqx.field(static=True)
+
+    def __init__(self, decoder: SpikeDecoder, weights: Array, values: Array):
+        self.decoder, self.weights, self.values = decoder, weights, values
+        self.state_size, self.input_size = decoder.state_size, decoder.input_size
 
     @property
-    def state_size(self):
-        return self.decoder.state_size
-
-    @property
-    def input_size(self):
-        return self.decoder.input_size
-
-    @property
-    def stochastic(self):
+    def stochastic(self) -> bool:
         return self.decoder.stochastic
 
     def __call__(self, state, input=None, *, step=None, key: PRNGKey | None = None):

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 
 from dynwarp._checks import check_shape
 from dynwarp.errors import ArgumentError, ShapeError
+from dynwarp.geometry import geodesic_coordinates
 from dynwarp.plot._axes import GENERATED, REFERENCE, UNSTABLE, axes_or_new, tidy
 
 _CORNERS = 48
@@ -60,11 +62,8 @@ def tissot(
 
 
 def warped_coordinates(G: Any, thetas: Any) -> np.ndarray:
-    """The lengths of the coordinate lines of a grid, as coordinates: `(n_1, n_2, 2)`.
-
-    The first is the integral of sqrt(G_11) along the first input, from the middle of the grid, the second that of
-    sqrt(G_22) along the second one, both by the trapezoidal rule. These are lengths along lines of constant input, not
-    geodesic distances, and angles between the lines are left out.
+    """The points that [`warped_grid`][dynwarp.plot.warped_grid] draws, `(n_1, n_2, 2)`:
+    [`geodesic_coordinates`][dynwarp.geometry.geodesic_coordinates] counted from the middle of the grid.
 
     **Arguments:** as of [`tissot`][dynwarp.plot.tissot].
 
@@ -76,19 +75,14 @@ def warped_coordinates(G: Any, thetas: Any) -> np.ndarray:
     [-2.0, 0.0, 2.0]
     """
     G, thetas = checked_grid(G, thetas, "plot.warped_coordinates")
-    columns = []
-    for i in range(2):
-        speed = np.moveaxis(np.sqrt(np.maximum(G[..., i, i], 0)), i, 0)
-        steps = np.diff(np.moveaxis(thetas[..., i], i, 0), axis=0)
-        lengths = np.cumsum(steps * (speed[1:] + speed[:-1]) / 2, axis=0)
-        lengths = np.concatenate([np.zeros_like(lengths[:1]), lengths])
-        columns.append(np.moveaxis(lengths - lengths[(len(lengths) - 1) // 2], 0, i))
-    return np.stack(columns, axis=-1)
+    return warped_points(G[..., None, :, :], thetas)[0]
 
 
 def warped_grid(G: Any, thetas: Any, *, colour: str = GENERATED, ax=None):
-    """The grid of the inputs as the metric stretches it: each line drawn at its
-    [`warped_coordinates`][dynwarp.plot.warped_coordinates].
+    """The grid of the inputs as the metric stretches it, each point at the lengths of the lines of the grid from the
+    middle: [`warped_coordinates`][dynwarp.plot.warped_coordinates].
+
+    They are lengths along lines of constant input; how much these lean on each other is not shown.
 
     **Arguments:** as of [`tissot`][dynwarp.plot.tissot].
 
@@ -275,6 +269,14 @@ def ellipses(G: np.ndarray, thetas: np.ndarray, power: float, scale: float) -> l
     with np.errstate(invalid="ignore"):
         corners = thetas[..., None, :] + np.swapaxes(root @ circle, -1, -2) * _spacing(thetas)
     return [c if np.isfinite(c).all() else np.zeros((0, 2)) for c in corners.reshape(-1, _CORNERS + 1, 2)]
+
+
+def warped_points(G: np.ndarray, thetas: np.ndarray) -> np.ndarray:
+    """The points of the grid at lengths from its middle, `(T, n_1, n_2, 2)`; `G` `(n_1, n_2, T, 2, 2)`."""
+    found = geodesic_coordinates(jnp.asarray(G), jnp.asarray(thetas)).coordinates
+    first, second = np.moveaxis(np.asarray(found), (2, 3), (1, 0))
+    i, j = ((n - 1) // 2 for n in thetas.shape[:2])
+    return np.stack([first - first[:, i : i + 1], second - second[:, :, j : j + 1]], axis=-1)
 
 
 def grid_lines(coordinates: np.ndarray) -> list[np.ndarray]:

@@ -10,7 +10,7 @@ import numpy as np
 from dynwarp._checks import check_choice, check_shape
 from dynwarp.errors import ArgumentError, ShapeError
 from dynwarp.plot._axes import GENERATED, axes_or_new, drawable, tidy
-from dynwarp.plot._geometry import checked_grid, ellipses, fitting_scale, frame_grid, grid_lines, warped_coordinates
+from dynwarp.plot._geometry import checked_grid, ellipses, fitting_scale, frame_grid, grid_lines, warped_points
 
 
 def timeline(
@@ -148,23 +148,24 @@ def animation(
     caller = "plot.animation"
     check_choice(kind, "kind", ("tissot", "grid"), caller=caller)
     G, thetas = checked_grid(G, thetas, caller, times=True)
-    G = np.moveaxis(G, 2, 0)
-    times = np.arange(1.0, len(G) + 1) if times is None else np.asarray(times, float)
-    check_shape(times, "times", (len(G),), caller=caller)
+    over_time = np.moveaxis(G, 2, 0)
+    times = np.arange(1.0, len(over_time) + 1) if times is None else np.asarray(times, float)
+    check_shape(times, "times", (len(over_time),), caller=caller)
     ax = axes_or_new(ax, figsize=(4.0, 4.0))
     figure: Any = ax.figure
     title = ax.set_title("")
 
     if kind == "tissot":
         collection: Any = PolyCollection([], facecolors=GENERATED, edgecolors=GENERATED, alpha=0.5, linewidths=0.8)
-        common = fitting_scale(G, thetas, power)
+        common = fitting_scale(over_time, thetas, power)
         frame_grid(ax, thetas)
 
         def shapes(frame):
-            return ellipses(G[frame], thetas, power, fitting_scale(G[frame], thetas, power) if rescale else common)
+            now = over_time[frame]
+            return ellipses(now, thetas, power, fitting_scale(now, thetas, power) if rescale else common)
     else:
         collection = LineCollection([], colors=GENERATED, linewidths=0.9)
-        frames = np.stack([warped_coordinates(g, thetas) for g in G])
+        frames = warped_points(G, thetas)
         sizes = np.nanmax(np.abs(frames), axis=(1, 2, 3))
         if rescale:
             frames = frames / np.where(sizes > 0, sizes, 1.0)[:, None, None, None]
@@ -184,7 +185,7 @@ def animation(
         title.set_text(f"t = {times[frame]:g}")
         return collection, title
 
-    return FuncAnimation(figure, draw, frames=len(G), interval=interval, blit=False)
+    return FuncAnimation(figure, draw, frames=len(over_time), interval=interval, blit=False)
 
 
 def _quantile(values, q):
