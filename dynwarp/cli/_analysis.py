@@ -13,7 +13,9 @@ import numpy as np
 from dynwarp import dynamics, metrics
 from dynwarp._results import RESULTS
 from dynwarp._simulate import simulate
+from dynwarp.cli._analysis_inputs import analyze_inputs
 from dynwarp.cli._analysis_piecewise import Pieces, analyze_pieces
+from dynwarp.cli._input_manifold import InputFile
 from dynwarp.io import Series
 from dynwarp.models import AbstractMap, AbstractPiecewiseLinearModel
 from dynwarp.training import Reconstruction
@@ -26,11 +28,12 @@ _BOUND = 3.0
 
 
 class Analysis(eqx.Module):
-    """`facts`, plain numbers and strings for the JSON; `arrays` and `pieces` for the figures."""
+    """`facts`, plain numbers and strings for the JSON; `arrays`, `pieces` and `of_inputs` for the figures."""
 
     facts: dict[str, Any]
     arrays: dict[str, np.ndarray]
     pieces: Pieces | None = None
+    of_inputs: dict[str, np.ndarray] | None = None
 
 
 def analyze(
@@ -42,12 +45,13 @@ def analyze(
     max_period: int = 4,
     iterations: int = 10,
     saddles: int = 2,
+    inputs: InputFile | None = None,
 ):
     """All that is known of a model, and of a piecewise-linear one its cycles, manifolds and basins.
 
     **Arguments:** `model`, in double precision; `series` and its `parts`, the stretch it was trained on and the tail
     that was held out, or None; `steps` of the free run; `max_period`, `iterations` and `saddles` of the analysis of a
-    piecewise-linear map, which `saddles=0` leaves out.
+    piecewise-linear map, which `saddles=0` leaves out; `inputs`, a manifold whose metric is reported.
     """
     facts: dict[str, Any] = {}
     arrays: dict[str, np.ndarray] = {}
@@ -79,7 +83,12 @@ def analyze(
         pieces = analyze_pieces(map, states, max_period=max_period, iterations=iterations, saddles=saddles)
     if pieces is not None:
         facts["piecewise"] = pieces.facts
-    return Analysis(plain(facts), arrays, pieces)
+    of_inputs = None
+    if inputs is not None:
+        readout = model.readout if isinstance(model, Reconstruction) else None
+        found = analyze_inputs(map, readout, state0, inputs)
+        facts["inputs"], of_inputs = found.facts, found.arrays
+    return Analysis(plain(facts), arrays, pieces, of_inputs)
 
 
 @eqx.filter_jit

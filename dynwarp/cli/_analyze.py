@@ -17,12 +17,16 @@ def add_parser(commands):
         help="report what a model does",
         description="Reports the fixed points, Lyapunov spectrum, predictions, free run and power spectra of a model. "
         "Of a piecewise-linear model also its regions, cycles, manifolds of saddles, homoclinic points and basins. "
+        "With --inputs also how the model warps a manifold of inputs. "
         "Writes analysis.json, report.html and, for three or more states, state_space.html, which can be turned.",
     )
     parser.add_argument("model", type=Path, metavar="MODEL", help="a file written by `dynwarp fit` or dynwarp.io.save")
     parser.add_argument("--series", type=Path, help="the recording, if it has moved, or another one of the same kind")
     parser.add_argument(
         "--out", type=Path, help="folder for what is written (default: MODEL with -report for its ending)"
+    )
+    parser.add_argument(
+        "--inputs", type=Path, metavar="FILE", help="a TOML file of a manifold of inputs, whose metric is reported"
     )
     parser.add_argument("--steps", type=int, default=5000, help="length of the free run (default: %(default)s)")
     group = parser.add_argument_group("piecewise-linear models")
@@ -60,6 +64,8 @@ def _analyze(arguments, out: Path) -> int:
 
     from dynwarp import io
     from dynwarp.cli._analysis import analyze
+    from dynwarp.cli._analysis_inputs import check_sizes
+    from dynwarp.cli._input_manifold import read_inputs
     from dynwarp.cli._present import html_page, print_table
     from dynwarp.cli._present_piecewise import state_space_page
     from dynwarp.models import AbstractMap
@@ -83,14 +89,21 @@ def _analyze(arguments, out: Path) -> int:
     elif arguments.series is not None:
         raise ArgumentError("`--series` needs a model that `dynwarp fit` wrote; this file holds the map alone.")
 
+    inputs = None
+    if arguments.inputs is not None:
+        # Before anything that takes time: what is wrong with the file is told at once.
+        inputs = read_inputs(arguments.inputs)
+        check_sizes(model.map if isinstance(model, Reconstruction) else model, inputs)
     analysis = analyze(
         model, series, parts, arguments.steps, max_period=arguments.max_period, iterations=arguments.iterations,
-        saddles=arguments.saddles,
+        saddles=arguments.saddles, inputs=inputs,
     )  # fmt: skip
     facts = {"file": arguments.model.name, **analysis.facts, "training": fitted}
     written = [out / "analysis.json"]
     space = None if arguments.json else state_space_page(analysis)
-    page = None if arguments.json else html_page(facts, analysis.arrays, series, analysis.pieces, space is not None)
+    page = None if arguments.json else html_page(
+        facts, analysis.arrays, series, analysis.pieces, space is not None, analysis.of_inputs
+    )  # fmt: skip
     out.mkdir(parents=True, exist_ok=True)
     with io.atomic_write(written[0], "w") as file:
         json.dump(facts, file, indent=1, allow_nan=False)

@@ -12,6 +12,7 @@ import numpy as np
 from dynwarp import plot, report
 from dynwarp._version import __version__
 from dynwarp.cli._analysis_piecewise import Pieces
+from dynwarp.cli._present_inputs import inputs_headline, inputs_sections
 from dynwarp.cli._present_piecewise import piecewise_headline, piecewise_sections
 from dynwarp.errors import MissingDependencyError
 from dynwarp.io import Series
@@ -55,7 +56,7 @@ def headline(facts: dict[str, Any]) -> list[tuple[str, str]]:
     stable = sum(point["is_stable"] for point in found["points"])
     certainty = "all there are" if found["complete"] else "more may exist"
     lines.append(("fixed points", f"{len(found['points'])}, {stable} of them stable; {certainty}"))
-    return lines + piecewise_headline(facts.get("piecewise", {}))
+    return lines + piecewise_headline(facts.get("piecewise", {})) + inputs_headline(facts.get("inputs", {}))
 
 
 def print_table(facts: dict[str, Any], written: list[Path]) -> None:
@@ -76,6 +77,7 @@ def html_page(
     series: Series | None,
     pieces: Pieces | None = None,
     rotatable: bool = False,
+    of_inputs: dict[str, np.ndarray] | None = None,
 ) -> str:
     """The report, one self-contained page."""
     sections = [Section("Summary", [Table(["what", "result"], headline(facts))])]
@@ -86,6 +88,8 @@ def html_page(
     sections.append(_fixed_points(facts, arrays))
     if pieces is not None:
         sections += piecewise_sections(facts["piecewise"], pieces, arrays["states"], rotatable)
+    if of_inputs is not None:
+        sections += inputs_sections(facts["inputs"], of_inputs, figure)
     training = facts["training"]
     if "history" in training:
         sections.append(training_section(training))

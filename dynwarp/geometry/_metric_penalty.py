@@ -16,6 +16,7 @@ from dynwarp._compat import concrete
 from dynwarp._typing import Scalar
 from dynwarp.dynamics._stepping import as_floating
 from dynwarp.errors import ArgumentError, ModelError
+from dynwarp.geometry._observation import as_readout
 from dynwarp.geometry._representation_metric import RepresentationMetric, representation_metric
 from dynwarp.geometry._warping import spectral
 from dynwarp.models import AbstractField, AbstractMap
@@ -57,8 +58,8 @@ class MetricPenalty(eqx.Module):
     - `reference`: R before `ratio`: symmetric and positive definite, `(m, m)`, `(T, m, m)`, or with the axes of the
       points `(..., T, m, m)`; the identity if None. The metric of another network makes `"isometry"` copy its warping.
     - `full`: the whole tensor, or its diagonal.
-    - `space`: where lengths are measured: `"state"`; `"rate"`, the activation of the state of a rate network;
-      `"readout"`, of what is emitted; or a function `(n,) -> (o,)`.
+    - `space`: where lengths are measured: `"state"`; `"rate"`, of the activation of the readout, or else of a network
+      whose state is what its activation is given; `"readout"`, of what is emitted; or a function `(n,) -> (o,)`.
     - `strength`: not negative.
     - `state0`: the initial state, `(n,)`, or a function of theta; zeros if None.
     - `at`: of a map, the states that count, as for
@@ -167,7 +168,10 @@ class MetricPenalty(eqx.Module):
         found = self.metric(model)
         # The initial state of a field is among those returned, and knows nothing of the inputs.
         first = 0 if self.ts is None else 1
-        return self.strength * _distance(self, found.G[:, first:], found.log_scale[:, first:])
+        return self.strength * _distance(
+            found.G[:, first:], found.log_scale[:, first:], self.ratio, self.reference,
+            target=self.target, relevant=self.relevant, full=self.full, floor=self.floor,
+        )  # fmt: skip
 
     def metric(
         self, model: Any, thetas: Float[Array, "... m"] | None = None, *, at: Sequence[int] | None = None
@@ -256,14 +260,7 @@ def _parts(model: Any, space: Any) -> tuple[Any, Any]:
             )
         return map, _Emission(readout)
     activation = getattr(readout, "activation", None)
-    if activation is None and isinstance(map, AbstractField):
-        activation = getattr(map, "activation", None)
-    if activation is None:
-        raise ModelError(
-            f"{_CALLER}: `space` is 'rate', but neither the readout nor a field {type(map).__name__} has an "
-            "`activation`; the state may be the rates already, or give a function (n,) -> (n,)."
-        )
-    return map, activation
+    return map, as_readout(map, "rate", computing_dtype(map), _CALLER) if activation is None else activation
 
 
 def _relevant(relevant, m):
@@ -290,30 +287,32 @@ def _reference(reference, points, m):
 
 
 @eqx.filter_jit
-def _distance(penalty: MetricPenalty, G: Float[Array, "P T m m"], log_scale: Float[Array, "P T"]) -> Scalar:
+def _distance(G, log_scale, ratio, reference, *, target, relevant, full, floor) -> Scalar:
+    """The mean over points and times, of metrics `(P, T, m, m)`, without `strength`."""
     m, times = G.shape[-1], G.shape[1]
-    ratio = penalty.ratio.astype(G.dtype)
+    ratio = ratio.astype(G.dtype)
     check_shape(ratio, "ratio", ratio.shape and (times,), caller=_CALLER)
-    favoured = np.isin(np.arange(m), penalty.relevant or ())
-    if penalty.target == "average_ratio":
+    favoured = np.isin(np.arange(m), relevant or ())
+    if target == "average_ratio":
         lengths = jnp.diagonal(G, axis1=-2, axis2=-1) * jnp.exp(2 * log_scale)[..., None]
         along, across = (jnp.mean(lengths[..., chosen], axis=(0, -1)) for chosen in (favoured, ~favoured))
         return jnp.mean((jnp.log(along / across) - jnp.log(ratio)) ** 2)
 
     eye = jnp.eye(m, dtype=G.dtype)
-    reference = eye
-    if penalty.reference is not None:
-        reference = penalty.reference.astype(G.dtype)
+    if reference is None:
+        reference = eye
+    else:
+        reference = reference.astype(G.dtype)
         check_shape(reference, "reference", (*reference.shape[:-3], *(times, m, m)[3 - min(reference.ndim, 3) :]))
     root = jnp.where(favoured, jnp.sqrt(ratio)[..., None], 1)
     reference = reference * root[..., :, None] * root[..., None, :]
-    if penalty.full:
+    if full:
         whitening = spectral(reference, "inverse root")
         relative = jnp.matmul(jnp.matmul(whitening, G, precision="highest"), whitening, precision="highest")
     else:
         lengths = jnp.diagonal(G, axis1=-2, axis2=-1) / jnp.diagonal(reference, axis1=-2, axis2=-1)
         relative = lengths[..., None] * eye
-    relative += penalty.floor / m * jnp.trace(relative, axis1=-2, axis2=-1)[..., None, None] * eye
+    relative += floor / m * jnp.trace(relative, axis1=-2, axis2=-1)[..., None, None] * eye
     log = spectral(relative, "log") + 2 * log_scale[..., None, None] * eye
     scale = jnp.trace(log, axis1=-2, axis2=-1)[..., None, None] / m * eye
     free = {
@@ -321,5 +320,5 @@ def _distance(penalty: MetricPenalty, G: Float[Array, "P T m m"], log_scale: Flo
         "uniform": jnp.mean(log, axis=0),
         "rigid": jnp.mean(scale, axis=0),
         "isometry": jnp.zeros((), G.dtype),
-    }[penalty.target]
+    }[target]
     return jnp.mean(jnp.sum((log - free) ** 2, axis=(-2, -1)))

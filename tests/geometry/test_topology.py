@@ -45,10 +45,10 @@ def test_no_more_than_m_plus_one_dimensions():
     """A field driven by one angle: its states fill two dimensions, although the network has six."""
     net = dw.models.CTRNN(2, 6, key=KEY)
     ring = dw.tasks.Circle(lambda t: jnp.exp(-t))
-    thetas, ts = ring.grid(5), np.linspace(0, 2, 5)
+    thetas, ts = ring.grid(5), np.linspace(0, 2, 3)
     found = g.representation_metric(net, ring, thetas, state0=jnp.zeros(6), ts=ts, dt=0.1)
     drive = jax.vmap(lambda q: jax.vmap(lambda t: ring(q, t))(jnp.asarray(ts)))(thetas)
-    velocities = jax.vmap(jax.vmap(net))(jnp.broadcast_to(ts, (5, 5)), found.states, drive)
+    velocities = jax.vmap(jax.vmap(net))(jnp.broadcast_to(ts, (5, 3)), found.states, drive)
     rank = g.immersion_rank(found.tangents, velocities)
     assert int(rank.dimension()) == 2
     assert (rank.rank[:, 0] == 1).all()  # all start from one state: the tip of a cone
