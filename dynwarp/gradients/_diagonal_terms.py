@@ -18,30 +18,37 @@ class DiagonalTerms(NamedTuple):
     """Of one step, `(q,)` each.
 
     `leak`: what a unit keeps of itself through its gate. `recurrent`: everything else of its own derivative. `entry`,
-    `exit`: from what is kept to what the recurrent weights see, and to what is read; 1 but in an LSTM.
+    `exit`: from what is kept to what the recurrent weights see, and to what is read; 1 but in an LSTM. `others`: gates
+    whose products the released program adds to that of the leak.
     """
 
     leak: Float[Array, " q"]
     recurrent: Float[Array, " q"]
     entry: Float[Array, " q"]
     exit: Float[Array, " q"]
+    others: tuple[Float[Array, " q"], ...] = ()
 
 
-def diagonal_terms(model: Any, state: Any, input: Any) -> DiagonalTerms:
-    """The terms of one step of a gated cell; raises `ModelError` for others."""
+def diagonal_terms(model: Any, state: Any, input: Any, *, released: bool = False) -> DiagonalTerms:
+    """The terms of one step of a gated cell; raises `ModelError` for others. `released`: as the authors' program has
+    them, which is otherwise in a GRU alone."""
     if isinstance(model, LSTM):
         return _lstm(model, state, input)
+    others = ()
     if isinstance(model, GRU):
-        leak, recurrent = _gru(model, state, input)
+        leak, recurrent, reset = _gru(model, state, input, released)
+        if released:
+            others = (reset, leak * reset)
     elif isinstance(model, GatedLeak):
         leak, recurrent = _gated_leak(model, state, input)
     else:
+        kind = "released" if released else "diagonal"
         raise ModelError(
-            'envelope: kind="diagonal" expands about the gate of a unit and needs a GatedLeak, a GRU or an LSTM; got '
+            f'envelope: kind="{kind}" expands about the gate of a unit and needs a GatedLeak, a GRU or an LSTM; got '
             f'{type(model).__name__}. kind="exact" takes every map.'
         )
     one = jnp.ones_like(leak)
-    return DiagonalTerms(leak, recurrent, one, one)
+    return DiagonalTerms(leak, recurrent, one, one, others)
 
 
 def _gated_leak(model, state, input):
@@ -56,7 +63,7 @@ def _gated_leak(model, state, input):
     return 1 - gate, recurrent
 
 
-def _gru(model, state, input):
+def _gru(model, state, input, released):
     outer_r, outer_z, outer_n = jnp.split(drive(model, input), 3)
     inner_r, inner_z, inner_n = jnp.split(model.recurrent_weight @ state, 3)
     if model.bias_n is not None:
@@ -64,9 +71,10 @@ def _gru(model, state, input):
     own_r, own_z, own_n = (jnp.diag(w) for w in jnp.split(model.recurrent_weight, 3))
     reset, keep = jax.nn.sigmoid(outer_r + inner_r), jax.nn.sigmoid(outer_z + inner_z)
     candidate = jnp.tanh(outer_n + reset * inner_n)
-    through = reset * own_n + reset * (1 - reset) * own_r * inner_n
+    # Released: of what the gate lets through, a unit's own share alone.
+    through = reset * own_n + reset * (1 - reset) * own_r * (own_n * state if released else inner_n)
     recurrent = (1 - keep) * (1 - candidate**2) * through + (state - candidate) * keep * (1 - keep) * own_z
-    return keep, recurrent
+    return keep, recurrent, reset
 
 
 def _lstm(model, state, input):

@@ -63,7 +63,7 @@ def envelope(
     inputs: Inputs | None,
     lags: Sequence[int],
     *,
-    kind: Literal["exact", "diagonal"] = "exact",
+    kind: Literal["exact", "diagonal", "released"] = "exact",
     state0: State | None = None,
     steps: int | None = None,
     probes: int | None = 8,
@@ -80,12 +80,14 @@ def envelope(
 
     **Arguments:**
 
-    - `model`: a map; for `"diagonal"` a `GatedLeak`, `GRU` or `LSTM`.
+    - `model`: a map; for other kinds than `"exact"` a `GatedLeak`, `GRU` or `LSTM`.
     - `inputs`: `(T, d)`, or None with `steps`.
     - `lags`: increasing, at least 1, at most T - 1.
     - `kind`: `"exact"`, tangents through the steps themselves; or `"diagonal"`. In an LSTM both measure what the output
       h_t feels of the memory c_{t-l}, and the expansion leaves the feedback of the output gate on itself out, as the
-      theory does.
+      theory does. `"released"` is the expansion of the authors' program, to compare with its numbers: in a GRU it adds
+      the products of the reset gates, and of these times the leak, which transport nothing, and forgets what the reset
+      gate does to what comes from other units. Not for conclusions.
     - `state0`: `(n,)`; zeros if None.
     - `steps`: T, where there are no inputs.
     - `probes`: how many random tangents (entries +1 and -1, the same in every call) a window of the exact kind follows;
@@ -96,7 +98,7 @@ def envelope(
     - `throw`: raise where `result` is not successful.
 
     **Returns:** an [`Envelope`][dynwarp.gradients.Envelope]. Differentiable. The exact kind cuts the sequence in blocks
-    of l steps; cost: one forward pass with `probes` tangents a lag. The diagonal kind takes every t; one simulation.
+    of l steps; cost: one forward pass with `probes` tangents a lag. The other kinds take every t; one simulation.
 
     **Raises:** `ArgumentError` for lags that are none or beyond the sequence; `ShapeError`, `NonFiniteError`,
     `ModelError`; `ConvergenceError` with `throw`.
@@ -114,7 +116,7 @@ def envelope(
     """
     caller = "envelope"
     state0, steps = check_start(model, inputs, state0, steps, caller)
-    check_choice(kind, "kind", ("exact", "diagonal"), caller=caller)
+    check_choice(kind, "kind", ("exact", "diagonal", "released"), caller=caller)
     lags = check_lags(lags, steps, caller)
     units = _units(model)
     if probes is not None and check_positive_integer(probes, "probes", caller=caller) >= units:
@@ -128,8 +130,9 @@ def envelope(
     if kind == "exact":
         found = _exact(model, state0, inputs, chosen, rates, steps, probes)
     else:
-        diagonal_terms(model, *jax.tree.map(lambda x: x[0], (state0[None], inputs)))
-        found = _diagonal(model, state0, inputs, chosen, rates, steps)
+        released = kind == "released"
+        diagonal_terms(model, *jax.tree.map(lambda x: x[0], (state0[None], inputs)), released=released)
+        found = _diagonal(model, state0, inputs, chosen, rates, steps, released)
     if throw:
         raise_failed(found.result, caller, "Shorten the lags, or look for dead units.")
     return found
@@ -290,26 +293,27 @@ def _sum_of_rows(tangents, complete: bool):
 
 
 @eqx.filter_jit
-def _diagonal(model, state0, inputs, lags, rates, steps):
+def _diagonal(model, state0, inputs, lags, rates, steps, released):
     states = simulate(model, state0, inputs, steps=steps, mode="scan")
     dtype = states.dtype
     before = jnp.concatenate([state0.astype(dtype)[None], states[:-1]])
-    terms = jax.vmap(lambda z, x: diagonal_terms(model, z, x))(before, inputs)
-    leak = jnp.maximum(terms.leak, jnp.finfo(dtype).tiny)
+    terms = jax.vmap(lambda z, x: diagonal_terms(model, z, x, released=released))(before, inputs)
+    leak, *others = (jnp.maximum(gate, jnp.finfo(dtype).tiny) for gate in (terms.leak, *terms.others))
     # An entry at the step before, through which the recurrent weights see what was kept.
     entry = jnp.concatenate([jnp.ones_like(leak[:1]), terms.entry[:-1]])
-    log_leak = jnp.cumsum(jnp.log(leak), axis=0)
+    log_leak, *log_others = (jnp.cumsum(jnp.log(gate), axis=0) for gate in (leak, *others))
     ratio = jnp.cumsum(terms.recurrent * entry / leak, axis=0)
     indices = jnp.arange(steps, dtype=jnp.int32)
 
     def one(lag):
         begin = jnp.maximum(indices - lag, 0)
-        log_gates = log_leak - log_leak[begin]
-        factor = jnp.abs(terms.exit * (1 + ratio - ratio[begin]))
+        products = [sums - sums[begin] for sums in (log_leak, *log_others)]
+        factors = [terms.exit * (1 + ratio - ratio[begin])] + [1] * len(others)
+        top = jax.lax.stop_gradient(jnp.max(jnp.stack(products), axis=(0, 2)))
+        left = jnp.abs(sum(jnp.exp(p - top[:, None]) * factor for p, factor in zip(products, factors)))
         if rates is not None:
-            factor = factor * jnp.abs(rates[begin]).astype(dtype)
-        top = jax.lax.stop_gradient(jnp.max(log_gates, axis=1))
-        total = jnp.sum(jnp.exp(log_gates - top[:, None]) * factor, axis=1)
+            left = left * jnp.abs(rates[begin]).astype(dtype)
+        total = jnp.sum(left, axis=1)
         logs = jnp.where(total > 0, top + _log(total), -jnp.inf)
         return _mean_of_windows(logs, indices >= lag)
 

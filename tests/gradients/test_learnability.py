@@ -125,6 +125,28 @@ def test_diagonal_envelope_is_the_first_order_expansion(name):
     assert bool(jnp.all(found.windows == T - np.asarray(LAGS)))
 
 
+def test_the_expansion_of_the_released_program():
+    """Of a GRU, written out; of the others it is the expansion of the theory."""
+    model = eqx.tree_at(lambda m: m.bias_n, CELLS["gru"], jnp.array([0.3, -0.2, 0.1]))
+    states = np.asarray(_jacobians(model, INPUTS)[0])[:-1]
+    W_r, W_z, W_n = np.split(np.asarray(model.recurrent_weight), 3)
+    a_r, a_z, a_n = np.split(np.asarray(INPUTS) @ np.asarray(model.input_weight).T + np.asarray(model.bias), 3, axis=1)
+    r, keep = _sigmoid(a_r + states @ W_r.T), _sigmoid(a_z + states @ W_z.T)
+    g = np.tanh(a_n + r * (states @ W_n.T + np.asarray(model.bias_n)))
+    through = np.diag(W_n) * (r + states * r * (1 - r) * np.diag(W_r))
+    rest = (1 - keep) * (1 - g**2) * through + (states - g) * keep * (1 - keep) * np.diag(W_z)
+    expected = []
+    for lag in LAGS:
+        windows = [np.arange(t - lag + 1, t + 1) for t in range(lag, T)]
+        mu = [keep[j].prod(0) * (1 + (rest / keep)[j].sum(0)) + r[j].prod(0) + (keep * r)[j].prod(0) for j in windows]
+        expected.append(np.abs(mu).sum(1).mean())
+    found = gr.envelope(model, INPUTS, LAGS, kind="released")
+    np.testing.assert_allclose(found.values, expected, rtol=1e-12)
+    for name in ("leak", "lstm"):
+        same = [gr.envelope(CELLS[name], INPUTS, LAGS, kind=kind).log_values for kind in ("released", "diagonal")]
+        np.testing.assert_allclose(*same, rtol=1e-14)
+
+
 def test_a_gate_that_is_shared():
     model = dw.models.GatedLeak(D, N, gate="shared", leak=0.2, key=jax.random.key(5))
     _, jacobians = (np.asarray(x) for x in _jacobians(model, INPUTS))
@@ -186,6 +208,8 @@ def test_envelope_under_jit_and_its_derivative():
 def test_envelope_says_what_is_wrong():
     with pytest.raises(dw.errors.ModelError, match="GatedLeak, a GRU or an LSTM; got Elman"):
         gr.envelope(dw.models.Elman(D, N, key=jax.random.key(0)), INPUTS, [1], kind="diagonal")
+    with pytest.raises(dw.errors.ModelError, match='kind="released" expands'):
+        gr.envelope(dw.models.Elman(D, N, key=jax.random.key(0)), INPUTS, [1], kind="released")
     with pytest.raises(dw.errors.ArgumentError, match="below the 25 steps"):
         gr.envelope(CELLS["gru"], INPUTS, [1, T])
     with pytest.raises(dw.errors.ArgumentError, match="increasing whole numbers"):
