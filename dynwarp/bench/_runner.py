@@ -203,11 +203,11 @@ def _device(name: str | None) -> Any:
 
 
 def _share(settings: Settings, left: float, sizes: int) -> Settings:
-    """The settings with no more than half of this size's share of the time that is left, the rest being for compiling.
+    """The settings with two fifths of this size's share of the time left at most, the rest being for compiling.
 
     A slow machine then runs fewer rounds of each size before it leaves sizes out.
     """
-    return dataclasses.replace(settings, limit=max(0.2, min(settings.limit, 0.5 * left / sizes)))
+    return dataclasses.replace(settings, limit=max(0.2, min(settings.limit, 0.4 * left / sizes)))
 
 
 def _progress(record: dict[str, Any], index: int, total: int):
