@@ -23,6 +23,21 @@ t, m = dw.tasks, dw.models
 RESULTS = pathlib.Path(__file__).parent / "results"
 CHUNK, BATCH, VALIDATION = 100, 64, 1000
 
+
+def decoder(backbone, input_size, size, *, key, **options):
+    """A decoder of spikes with a backbone of 32 channels."""
+    backbone_key, key = jax.random.split(key)
+    return m.SpikeDecoder(input_size, backbone(32, size, key=backbone_key, **options), 2, key=key)
+
+
+def s4d_decoder(*args, **options):
+    return decoder(m.S4D, *args, **options)
+
+
+def gru_decoder(*args, **options):
+    return decoder(m.GRU, *args, **options)
+
+
 # Task, network (a class and its size), its options, learning rate, most steps, goal as a part of the chance level.
 RUNS = {
     "contextual integration": (t.ContextualIntegration(), m.LeakyRNN, 64, {"dt": 0.2}, 2e-3, 3000, 0.02),
@@ -32,6 +47,8 @@ RUNS = {
     "flip-flop": (t.FlipFlop(), m.Elman, 64, {}, 2e-3, 2000, 0.02),
     "centre-out, rates": (t.CentreOut(), m.Elman, 64, {}, 1e-3, 2000, 0.02),
     "centre-out, counts": (t.CentreOut(observation="poisson"), m.Elman, 64, {}, 1e-3, 2000, 0.2),
+    "counts, S4D decoder": (t.CentreOut(observation="poisson"), s4d_decoder, 4, {"dt_max": 1.0}, 2e-3, 1000, 0.08),
+    "counts, GRU decoder": (t.CentreOut(observation="poisson"), gru_decoder, 64, {}, 2e-3, 1000, 0.08),
     "sine generator": (t.SineGenerator(steps=100), m.Elman, 64, {}, 1e-3, 4000, 0.05),
     "copy": (t.Copy(delay=10, length=3, n_symbols=4), m.Elman, 64, {}, 1e-3, 4000, 0.05),
     "adding": (t.Adding(steps=30), m.Elman, 64, {}, 1e-3, 8000, 0.05),
@@ -51,9 +68,11 @@ def run(name, seed=0):
     cell_key, readout_key, data_key, validation_key = jax.random.split(jax.random.key(seed), 4)
     held_out, goal = eqx.filter_jit(task.batch)(validation_key, VALIDATION), part * task.chance_level
     began = time.process_time()
+    network = cell(task.input_size, size, key=cell_key, **options)
+    own = hasattr(network, "readout")
+    readout = network.readout() if own else m.Readout(size, task.output_size, key=readout_key)
     fitted = dw.training.fit(
-        cell(task.input_size, size, key=cell_key, **options), task,
-        readout=m.Readout(size, task.output_size, key=readout_key), steps=most, key=data_key, batch_size=BATCH,
+        network, task, readout=readout, steps=most, key=data_key, batch_size=BATCH,
         optimizer=optax.adam(rate), clip=1.0, validation=held_out, validate_every=CHUNK, goal=goal,
     )  # fmt: skip
     steps, value, network = fitted.stats["steps"], fitted.history.validation[-1], fitted.last
@@ -101,6 +120,9 @@ def table(rows):
 
 
 FAILURES = """
+The decoders are `SpikeDecoder`s with a backbone of 32 channels, of 4 modes each or of 64 units; their goal, 0.08 of the
+chance level, is an R^2 of 0.92.
+
 Copy, adding, temporal order, random permutation and the sine generator are shorter here than by default.
 
 The choice of network matters. With the same rule these did not reach the goal:
