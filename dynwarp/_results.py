@@ -26,6 +26,8 @@ class RESULTS(eqx.Enumeration):
     virtual = "The solution is virtual: its points lie in other regions than the itinerary says."
     time_limit = "The time limit came before anything else."
     vanished = "Everything that was to be measured is exactly zero."
+    outside = "A point lies outside of the bounds of the chart."
+    saddle = "The only geodesic found is longer than others nearby: it passes a conjugate point."
 
 
 def describe(result: RESULTS) -> list[str]:

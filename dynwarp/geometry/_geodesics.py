@@ -11,17 +11,24 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float, Int
 
 from dynwarp._results import RESULTS
 from dynwarp._typing import Scalar
-from dynwarp.geometry._legendre import collocation, twice_integrated
+from dynwarp.geometry._collocation import (
+    advance,
+    end_velocities,
+    equations,
+    evaluate_panels,
+    grid_of,
+    linearise,
+    newton_step,
+)
+from dynwarp.geometry._legendre import twice_integrated
+from dynwarp.geometry._search import CURVE, LENGTH, SEGMENTS, length_of, search
 
-_ITERATIONS = 25
-# The speed may vary by these powers of eps; of the length only the square of the variation is lost.
-_CURVE, _LENGTH = 0.6, 0.4
-# Lengths of a Newton step that are tried side by side.
-_FRACTIONS = np.array([1.0, 0.5, 0.2, 0.05])
+# Where the speed varies by more than this power of eps there is nothing to differentiate.
+_USABLE = 0.2
 
 
 class Geodesic(eqx.Module):
@@ -36,11 +43,16 @@ class Geodesic(eqx.Module):
     - `speed_spread`: how much the speed varies along it, relative to the length: the relative error of the curve, whose
       square is about that of the length.
     - `runner_up`: the length of the shortest other geodesic found, which winds around a period in another way; infinite
-      where there was none. Equal to `length` on the cut locus, where the shortest one is ambiguous.
+      where none is within 3 %.
+    - `ambiguous`: whether the runner-up is as long, to eps^0.5, so that the points are on each other's cut locus and the
+      shortest geodesic is one of several.
     - `winding`: how often it winds around each period beyond the nearer way, `(m,)`.
-    - `result`: `max_steps_reached` where Newton's iteration did not converge; `inaccurate` where the speed, which is
-      constant along a geodesic, varies by more than eps^0.6 (4e-10 in float64), so that more `nodes` are needed.
-    - `acceleration`: Legendre coefficients of the second derivative, `(nodes, m)`.
+    - `index`: the number of conjugate points on it: 0 of a minimum.
+    - `result`: `outside` where an end or the way leaves the `bounds`; `max_steps_reached` where no geodesic was found;
+      `saddle` where the only one found is no minimum; `inaccurate` where the speed, which is constant along a geodesic,
+      varies by more than eps^0.6 (4e-10 in float64), so that more `nodes` are needed.
+    - `knots`, `joints`, `acceleration`: the ends of its panels, `(P + 1,)`, the points there, `(P + 1, m)`, and in each
+      panel the Legendre coefficients of the second derivative in the parameter of the panel, `(P, nodes, m)`.
     """
 
     start: Float[Array, " m"]
@@ -48,15 +60,24 @@ class Geodesic(eqx.Module):
     length: Scalar
     speed_spread: Scalar
     runner_up: Scalar
+    ambiguous: Bool[Array, ""]
     winding: Float[Array, " m"]
+    index: Int[Array, ""]
     result: RESULTS
-    acceleration: Float[Array, "nodes m"]
+    knots: Float[Array, " P+1"]
+    joints: Float[Array, "P+1 m"]
+    acceleration: Float[Array, "P nodes m"]
 
     def __call__(self, s: float | Scalar) -> Float[Array, " m"]:
         """The point at s in [0, 1]."""
         s = jnp.asarray(s, self.start.dtype)
-        twice = twice_integrated(s, len(self.acceleration))
-        return self.start + s * self.velocity + jnp.matmul(twice, self.acceleration, precision="highest")
+        panels, nodes, _ = self.acceleration.shape
+        i = jnp.clip(jnp.searchsorted(self.knots, jax.lax.stop_gradient(s), side="right") - 1, 0, panels - 1)
+        t = (s - self.knots[i]) / (self.knots[i + 1] - self.knots[i])
+        # Second integrals that vanish at both ends of the panel.
+        twice = twice_integrated(t, nodes) - t * twice_integrated(jnp.ones_like(t), nodes)
+        chord = self.joints[i] + t * (self.joints[i + 1] - self.joints[i])
+        return chord + jnp.matmul(twice, self.acceleration[i], precision="highest")
 
 
 @eqx.filter_jit
@@ -65,117 +86,104 @@ def connect(chart, x, y, nodes: int, turns: int) -> Geodesic:
     around each period."""
     dtype = jnp.result_type(x, y)
     x, y = x.astype(dtype), y.astype(dtype)
-    grid = jax.tree.map(lambda a: jnp.asarray(a, dtype), collocation(nodes))
-    periods = np.array([0.0 if p is None else p for p in chart.periods])
-    step = y - x
-    nearer = [d if p is None else d - p * jnp.round(d / p) for d, p in zip(step, chart.periods)]
-    # The nearer way first: of equals the first one is taken.
-    counts = sorted(range(-turns, turns + 1), key=abs)
-    windings = np.array(list(itertools.product(*[(0,) if p is None else counts for p in chart.periods])))
-    chords = jnp.stack(nearer) + jnp.asarray(windings * periods, dtype)
-
-    forces, converged, speeds = jax.vmap(lambda chord: _solve(chart, x, chord, grid))(chords)
-    lengths = speeds @ grid.weights
-    spread = (jnp.max(speeds, 1) - jnp.min(speeds, 1)) / lengths
-    # Of one point to itself the speed is 0, and constant.
-    spread = jnp.where(lengths == 0, 0, spread)
-    eps = jnp.finfo(dtype).eps
-    ranked = jnp.where(converged & (spread <= eps**_LENGTH), lengths, jnp.inf)
-    best = jnp.argmin(ranked)
-    result = RESULTS.where(spread[best] <= eps**_CURVE, RESULTS.successful, RESULTS.inaccurate)
-    result = RESULTS.where(converged[best], result, RESULTS.max_steps_reached)
-    others = jnp.where(jnp.arange(len(chords)) == best, jnp.inf, ranked)
-    force = forces[best]
+    windings, chords = _chords(chart, x, y, turns)
+    frozen, found = _found(chart, x, chords, nodes)
+    # One more step, of which the matrix is held: its derivative is that of the solution, by the implicit function
+    # theorem.
+    path = _from_to(found.path, x, x + chords[found.which])
+    _, _, linear = linearise(frozen, jax.lax.stop_gradient(path))
+    change = newton_step(path, equations(chart, path), linear)
+    usable = found.spread <= jnp.finfo(dtype).eps ** _USABLE
+    path = advance(path, jax.tree.map(lambda a: jnp.where(usable, a, 0), change))
+    length, spread = length_of(chart, path)
+    velocity = end_velocities(path)[0][0]
+    lengths = jnp.where(jnp.arange(len(chords)) == found.which, jnp.inf, found.lengths)
+    runner_up = jnp.min(lengths)
     return Geodesic(
         start=x,
-        velocity=chords[best] + jnp.matmul(grid.start, force, precision="highest"),
-        length=lengths[best],
-        speed_spread=spread[best],
-        runner_up=jnp.min(others),
-        winding=jnp.asarray(windings, dtype)[best],
-        result=result,
-        acceleration=jnp.matmul(grid.transform, force, precision="highest"),
+        velocity=velocity,
+        length=length,
+        speed_spread=spread,
+        runner_up=runner_up,
+        ambiguous=runner_up - length <= jnp.finfo(dtype).eps ** 0.5 * length,
+        winding=jnp.asarray(windings, dtype)[found.which],
+        index=found.index,
+        result=_result(chart, found, path, spread),
+        knots=path.knots,
+        joints=path.joints,
+        acceleration=jnp.einsum("ki,pia->pka", grid_of(path).transform, path.force, precision="highest"),
     )
 
 
-def certain_length(found: Geodesic) -> jax.Array:
-    """The length where it is certain, NaN elsewhere."""
-    certain = found.speed_spread <= jnp.finfo(found.length.dtype).eps ** _LENGTH
-    certain = certain & (found.result != RESULTS.max_steps_reached)
-    return jnp.where(certain, found.length, jnp.nan)
+@eqx.filter_jit
+def distance(chart, x, y, nodes: int, turns: int) -> jax.Array:
+    """The length of the shortest geodesic found, NaN where it is not certain."""
+    dtype = jnp.result_type(x, y)
+    x, y = x.astype(dtype), y.astype(dtype)
+    _, chords = _chords(chart, x, y, turns)
+    _, found = _found(chart, x, chords, nodes)
+    # The length is least, so that its derivative is that with the inner points held.
+    path = _from_to(found.path, x, x + chords[found.which])
+    length, spread = length_of(chart, path)
+    certain = jnp.isfinite(found.spread) & (spread <= jnp.finfo(dtype).eps ** LENGTH) & inside(chart, path)
+    return jnp.where(certain, length, jnp.nan)
 
 
-def _solve(chart, x, chord, grid):
-    """The second derivatives at the nodes, whether Newton's method converged, and the speeds at the nodes.
-
-    Unknown is f = x'' at the nodes: f + Gamma(x', x') = 0 with x and x' integrals of f, so that the equations are as
-    well conditioned as the geodesic.
-    """
-    n, m = len(grid.nodes), len(chord)
-
-    def path(x, chord, force):
-        points = x + grid.nodes[:, None] * chord + jnp.matmul(grid.position, force, precision="highest")
-        return points, chord + jnp.matmul(grid.velocity, force, precision="highest")
-
-    def residual(chart, x, chord, force):
-        return force + jax.vmap(lambda p, v: chart._bend(p, v, v))(*path(x, chord, force))
-
-    def linearised(force):
-        """The residual and its matrix, of constants alone."""
-
-        def local(p, v):
-            bend = frozen._bend(p, v, v)
-            return bend, bend
-
-        (of_point, of_velocity), bend = jax.vmap(jax.jacfwd(local, (0, 1), has_aux=True))(*path(x0, chord0, force))
-        blocks = jnp.einsum("iab,ij->iajb", of_point, grid.position)
-        blocks = blocks + jnp.einsum("iab,ij->iajb", of_velocity, grid.velocity)
-        return force + bend, blocks.reshape(n * m, n * m) + jnp.eye(n * m, dtype=chord.dtype)
-
-    def newton(matrix, value):
-        return jnp.linalg.solve(matrix, value.reshape(-1)).reshape(n, m)
-
-    def size(value):
-        return jnp.max(jnp.abs(value))
-
-    def scale(force):
-        return jnp.maximum(size(force), size(chord0))
-
-    eps = jnp.finfo(chord.dtype).eps
-    arrays, static = eqx.partition((chart, x, chord), eqx.is_array)
-    frozen, x0, chord0 = eqx.combine(jax.lax.stop_gradient(arrays), static)
-
-    def body(carry):
-        force, _, count, _ = carry
-        value, matrix = linearised(force)
-        step = newton(matrix, value)
-        tried = force - jnp.asarray(_FRACTIONS, force.dtype)[:, None, None] * step
-        sizes = jax.vmap(lambda force: size(residual(frozen, x0, chord0, force)))(tried)
-        best = jnp.argmin(jnp.where(jnp.isfinite(sizes), sizes, jnp.inf))
-        better = sizes[best] < size(value)
-        left = jnp.where(better, sizes[best], size(value))
-        return jnp.where(better, tried[best], force), left, count + 1, better
-
-    def going(carry):
-        force, left, count, better = carry
-        return better & (count < _ITERATIONS) & (left > 8 * eps * scale(force))
-
-    infinite = jnp.full((), jnp.inf, chord.dtype)
-    start = (jnp.zeros((n, m), chord.dtype), infinite, 0, jnp.asarray(True))
-    force, left, _, _ = jax.lax.while_loop(going, body, start)
-    converged = left <= eps**0.7 * scale(force)
-    # One more step, with its matrix held: its derivative is that of the solution, by the implicit function theorem.
-    force = jax.lax.stop_gradient(force)
-    correction = newton(linearised(force)[1], residual(chart, x, chord, force))
-    force = force - jnp.where(converged, correction, 0)
-    points, velocities = path(x, chord, force)
-    return force, converged, jax.vmap(lambda p, v: _speed(chart, p, v))(points, velocities)
+def _chords(chart, x, y, turns):
+    """The straight ways from x to y, `(W, m)`, and how they wind."""
+    periods = np.array([0.0 if p is None else p for p in chart.periods])
+    nearer = [d if p is None else d - p * jnp.round(d / p) for d, p in zip(y - x, chart.periods)]
+    # The nearer way first: of equals the first one is taken.
+    counts = sorted(range(-turns, turns + 1), key=abs)
+    windings = np.array(list(itertools.product(*[(0,) if p is None else counts for p in chart.periods])))
+    return windings, jnp.stack(nearer) + jnp.asarray(windings * periods, x.dtype)
 
 
-def _speed(chart, x, v):
-    square = v @ chart._metric(x) @ v
-    positive = square > 0
-    return jnp.where(positive, jnp.sqrt(jnp.where(positive, square, 1)), square * 0)
+def _found(chart, x, chords, nodes):
+    """The search, in which nothing is differentiated."""
+    arrays, static = eqx.partition((chart, x, chords), eqx.is_array)
+    frozen, x, chords = eqx.combine(jax.lax.stop_gradient(arrays), static)
+    lines = x + jnp.linspace(0, 1, SEGMENTS + 1, dtype=x.dtype)[:, None] * chords[:, None]
+    return frozen, jax.lax.stop_gradient(search(frozen, lines, nodes))
+
+
+def _from_to(path, x, y):
+    return path._replace(joints=path.joints.at[0].set(x).at[-1].set(y))
+
+
+def inside(chart, path):
+    """Whether the path stays in the bounds of the chart."""
+    points = jnp.concatenate([path.joints, evaluate_panels(path)[0].reshape(-1, chart.dim)])
+    return jnp.all(jax.vmap(lambda x: within(chart, x))(points))
+
+
+def within(chart, x):
+    """Whether a point is in the bounds of the coordinates that have no period."""
+    slack = 16 * jnp.finfo(x.dtype).eps
+    checks = [jnp.asarray(True)]
+    for coordinate, bound, period in zip(x, chart.bounds, chart.periods):
+        if bound is not None and period is None:
+            margin = slack * (1 + abs(bound[0]) + abs(bound[1])) if np.all(np.isfinite(bound)) else slack
+            checks.append((coordinate >= bound[0] - margin) & (coordinate <= bound[1] + margin))
+    return jnp.all(jnp.stack(checks))
+
+
+def _result(chart, found, path, spread):
+    eps = jnp.finfo(spread.dtype).eps
+    result = RESULTS.where(spread <= eps**CURVE, RESULTS.successful, RESULTS.inaccurate)
+    result = RESULTS.where(jnp.isfinite(found.spread), result, RESULTS.max_steps_reached)
+    saddle = jnp.isinf(found.spread) & (found.index > 0) & (spread <= eps**LENGTH)
+    result = RESULTS.where(saddle, RESULTS.saddle, result)
+    return RESULTS.where(inside(chart, path), result, RESULTS.outside)
+
+
+@eqx.filter_jit
+def pairwise(chart, points, nodes: int, turns: int) -> jax.Array:
+    """All distances, of the upper triangle."""
+    n = len(points)
+    i, j = np.triu_indices(n, 1)
+    found = jax.vmap(lambda x, y: distance(chart, x, y, nodes, turns))(points[i], points[j])
+    return jnp.zeros((n, n), points.dtype).at[i, j].set(found).at[j, i].set(found)
 
 
 @eqx.filter_jit

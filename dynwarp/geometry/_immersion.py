@@ -89,14 +89,19 @@ class Immersion(AbstractChart):
     def _factor(self, x):
         return orthonormal_frame(jax.jacfwd(self._embed)(x))[1]
 
-    def _split(self, x):
-        """R, and the second derivatives in the tangent frame, `(m, m, m)`, and normal to it, `(m, m, N)`."""
+    def _derivatives(self, x):
+        """The first and the second derivatives, `(N, m)` and `(N, m, m)`."""
 
         def first(x):
             jacobian = jax.jacfwd(self._embed)(x)
             return jacobian, jacobian
 
         hessian, jacobian = jax.jacfwd(first, has_aux=True)(x)
+        return jacobian, hessian
+
+    def _split(self, x):
+        """R, and the second derivatives in the tangent frame, `(m, m, m)`, and normal to it, `(m, m, N)`."""
+        jacobian, hessian = self._derivatives(x)
         frame, factor = orthonormal_frame(jacobian)
         second = jnp.moveaxis(hessian, 0, -1)
         tangent = jnp.einsum("Na,ijN->aij", frame, second, precision="highest")
@@ -112,6 +117,19 @@ class Immersion(AbstractChart):
         second = jax.jvp(lambda x: jax.jvp(self._embed, (x,), (v,))[1], (x,), (w,))[1]
         frame, factor = orthonormal_frame(jax.jacfwd(self._embed)(x))
         return solve_upper(factor, jnp.matmul(frame.T, second, precision="highest"))
+
+    def _polyline(self, points, steps):
+        # Chords in R^N, so that neither the chart nor a coarse step distorts them.
+        jacobians, hessians = jax.vmap(self._derivatives)(points[1:-1])
+        chords = jnp.diff(jax.vmap(self._embed)(points), axis=0) / steps[:, None]
+        pull = -jnp.diff(chords, axis=0)
+        gradient = jnp.einsum("iNa,iN->ia", jacobians, pull, precision="highest")
+        stiffness = (1 / steps[1:] + 1 / steps[:-1])[:, None, None]
+        size = jnp.einsum("iNa,iNb->iab", jacobians, jacobians, precision="highest") * stiffness
+        diagonal = size + jnp.einsum("iNab,iN->iab", hessians, pull, precision="highest")
+        upper = -jnp.einsum("iNa,iNb->iab", jacobians[:-1], jacobians[1:], precision="highest")
+        energy = jnp.sum(chords**2 * steps[:, None]) / 2
+        return energy, gradient, diagonal, upper / steps[1:-1, None, None], size
 
     def _curvature(self, x):
         factor, _, normal = self._split(x)

@@ -80,6 +80,22 @@ class Metric(AbstractChart):
         factor = upper_factor(metric)
         return solve_upper(factor, solve_transposed(factor, (along_v @ w + along_w @ v - of_both) / 2))
 
+    def _polyline(self, points, steps):
+        # Straight in the chart, each segment with the metric of its middle.
+        def segment(ends, step):
+            chord = ends[1] - ends[0]
+            return chord @ self._metric((ends[0] + ends[1]) / 2) @ chord / (2 * step)
+
+        def first(ends, step):
+            value, gradient = jax.value_and_grad(segment)(ends, step)
+            return gradient, (value, gradient)
+
+        ends = jnp.stack([points[:-1], points[1:]], axis=1)
+        hessian, (energies, gradient) = jax.vmap(jax.jacfwd(first, has_aux=True))(ends, steps)
+        diagonal = hessian[:-1, 1, :, 1] + hessian[1:, 0, :, 0]
+        metrics = jax.vmap(self._metric)(points[1:-1]) * (1 / steps[1:] + 1 / steps[:-1])[:, None, None]
+        return jnp.sum(energies), gradient[:-1, 1] + gradient[1:, 0], diagonal, hessian[1:-1, 0, :, 1], metrics
+
     def _curvature(self, x):
         factor = self._factor(x)
         gradient, hessian = jax.jacfwd(self._metric)(x), jax.jacfwd(jax.jacfwd(self._metric))(x)

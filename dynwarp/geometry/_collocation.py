@@ -1,0 +1,195 @@
+"""Newton's method for geodesics between two points, as polynomials on panels."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from dynwarp._typing import Scalar
+from dynwarp.geometry._legendre import collocation
+
+_ITERATIONS = 8
+# A step that does not help is tried again as long as this.
+_SHORTER = 0.3
+# The power of eps below which an error is squared by one more step.
+_NEAR = 0.5
+# Eigenvalues above this, of a Hessian with a unit diagonal, are not negative.
+_ZERO = 1e-9
+
+
+class Panels(NamedTuple):
+    """A path in P panels between `knots`, `(P + 1,)`: the points at the knots, and at the n Gauss nodes of each panel
+    the second derivative of the coordinates in the parameter of the panel, which runs from 0 to 1."""
+
+    knots: Float[Array, " P+1"]
+    joints: Float[Array, "P+1 m"]
+    force: Float[Array, "P n m"]
+
+
+class Solved(NamedTuple):
+    """The path, whether it solves the equations, and the number of directions in which it is no minimum."""
+
+    path: Panels
+    converged: Scalar
+    index: Scalar
+
+
+class Linear(NamedTuple):
+    """The equations linearised: of the force at the nodes, of how it follows the joints at both ends of a panel, and of
+    the inner joints with the force eliminated."""
+
+    matrix: Float[Array, "P nm nm"]
+    response: Float[Array, "P n m 2m"]
+    joints: Array
+
+
+def grid_of(path: Panels):
+    """The matrices of the nodes, in the precision of the path."""
+    return jax.tree.map(lambda a: jnp.asarray(a, path.joints.dtype), collocation(path.force.shape[1]))
+
+
+def evaluate_panels(path: Panels):
+    """Points and velocities in the parameter of the panel at the nodes, `(P, n, m)` each."""
+    grid = grid_of(path)
+    chords = jnp.diff(path.joints, axis=0)[:, None]
+    points = path.joints[:-1, None] + grid.nodes[:, None] * chords
+    points = points + jnp.einsum("ij,pja->pia", grid.position, path.force, precision="highest")
+    return points, chords + jnp.einsum("ij,pja->pia", grid.velocity, path.force, precision="highest")
+
+
+def end_velocities(path: Panels):
+    """The velocities in the parameter of the whole at the first and the last point of each panel, `(P, m)` each."""
+    grid, steps = grid_of(path), jnp.diff(path.knots)[:, None]
+    chords = jnp.diff(path.joints, axis=0)
+    start = chords + jnp.einsum("i,pia->pa", grid.start, path.force, precision="highest")
+    return start / steps, (start + jnp.einsum("i,pia->pa", grid.weights, path.force, precision="highest")) / steps
+
+
+def equations(chart, path: Panels):
+    """What is to vanish: x'' + Gamma(x', x') at the nodes, and the jumps of the velocity at the inner knots."""
+    bend = jax.vmap(jax.vmap(lambda p, v: chart._bend(p, v, v)))(*evaluate_panels(path))
+    start, end = end_velocities(path)
+    return path.force + bend, end[:-1] - start[1:]
+
+
+def linearise(chart, path: Panels) -> tuple[tuple[Array, Array], tuple[Array, Array], Linear]:
+    """The equations, the step of Newton's method and the linearisation."""
+    grid = grid_of(path)
+    count, n, m = path.force.shape
+
+    def local(p, v):
+        bend = chart._bend(p, v, v)
+        return bend, bend
+
+    both = jax.vmap(jax.vmap(jax.jacfwd(local, (0, 1), has_aux=True)))
+    (of_point, of_velocity), bend = both(*evaluate_panels(path))
+    blocks = jnp.einsum("qiab,ij->qiajb", of_point, grid.position)
+    blocks = blocks + jnp.einsum("qiab,ij->qiajb", of_velocity, grid.velocity)
+    matrix = blocks.reshape(count, n * m, n * m) + jnp.eye(n * m, dtype=bend.dtype)
+    t = grid.nodes[:, None, None]
+    residual = path.force + bend
+    right = jnp.concatenate(
+        [(1 - t) * of_point - of_velocity, t * of_point + of_velocity, residual[..., None]], axis=-1
+    )
+    solved = jnp.linalg.solve(matrix, right.reshape(count, n * m, -1)).reshape(count, n, m, -1)
+    response, own = solved[..., :-1], solved[..., -1]
+
+    # The jumps of the velocity at the inner knots as functions of the joints.
+    eye = jnp.eye(m, dtype=bend.dtype)
+    of_joints = jnp.concatenate([-eye, eye], 1)
+    steps = jnp.diff(path.knots)[:, None, None]
+    start = (of_joints - jnp.einsum("i,piab->pab", grid.start, response)) / steps
+    end = (of_joints - jnp.einsum("i,piab->pab", grid.start + grid.weights, response)) / steps
+    i = jnp.arange(count - 1)
+    joints = jnp.zeros((count - 1, m, count - 1, m), bend.dtype)
+    joints = joints.at[i, :, i].set(end[:-1, :, m:] - start[1:, :, :m])
+    joints = joints.at[i[1:], :, i[:-1]].set(end[1:-1, :, :m])
+    joints = joints.at[i[:-1], :, i[1:]].set(-start[1:-1, :, m:])
+    linear = Linear(matrix, response, joints)
+    velocities = end_velocities(path)
+    value = (residual, velocities[1][:-1] - velocities[0][1:])
+    return value, _step(path, own, value[1], linear), linear
+
+
+def _step(path, own, jump, linear):
+    """The changes of the force and of the inner joints, from what the force of each panel is to change for itself."""
+    grid, steps = grid_of(path), jnp.diff(path.knots)[:, None]
+    count, _, m = own.shape
+    start = jnp.einsum("i,pia->pa", grid.start, own) / steps
+    end = jnp.einsum("i,pia->pa", grid.start + grid.weights, own) / steps
+    right = end[:-1] - start[1:] - jump
+    size = (count - 1) * m
+    moved = jnp.linalg.solve(linear.joints.reshape(size, size), right.reshape(size)).reshape(count - 1, m)
+    ends = jnp.pad(moved, ((1, 1), (0, 0)))
+    ends = jnp.concatenate([ends[:-1], ends[1:]], axis=1)
+    return -own - jnp.einsum("piab,pb->pia", linear.response, ends), moved
+
+
+def newton_step(path: Panels, value, linear: Linear):
+    """The step that other values of the equations lead to."""
+    residual, jump = value
+    count, n, m = residual.shape
+    own = jnp.linalg.solve(linear.matrix, residual.reshape(count, n * m, 1)).reshape(count, n, m)
+    return _step(path, own, jump, linear)
+
+
+def advance(path: Panels, change, fraction: Any = 1.0) -> Panels:
+    """The path after a step."""
+    force, joints = change
+    return path._replace(force=path.force + fraction * force, joints=path.joints.at[1:-1].add(fraction * joints))
+
+
+def solve(chart, path: Panels) -> Solved:
+    """The geodesic near a path that is close to one already, by Newton's method."""
+    eps = jnp.finfo(path.force.dtype).eps
+
+    def body(carry):
+        path, change, least, fraction, index, count = carry
+        tried = advance(path, change, fraction)
+        value, new, linear = linearise(chart, tried)
+        size = _size(tried, value)
+        better = size < least
+        path, change = jax.tree.map(lambda a, b: jnp.where(better, a, b), (tried, new), (path, change))
+        fraction = jnp.where(better, 1, fraction * _SHORTER)
+        index = jnp.where(better, _index(chart, tried, linear), index)
+        return path, change, jnp.where(better, size, least), fraction, index, count + 1
+
+    def going(carry):
+        _, _, least, fraction, _, count = carry
+        return (count < _ITERATIONS) & (fraction > _SHORTER**2.5) & ~(least <= eps**_NEAR)
+
+    one = jnp.ones((), path.force.dtype)
+    still = (0 * path.force, 0 * path.joints[1:-1])
+    carry = (path, still, jnp.inf * one, one, jnp.zeros((), int), 0)
+    path, change, least, _, index, _ = jax.lax.while_loop(going, body, carry)
+    converged = least <= eps**_NEAR
+    # The last step is not looked at: its error is the square of what was left.
+    path = jax.tree.map(lambda a, b: jnp.where(converged, a, b), advance(path, change), path)
+    return Solved(path, converged, index)
+
+
+def _size(path, value):
+    """The largest error in units of the way that is gone: of second derivatives, and of velocities over a panel."""
+    residual, jump = value
+    scale = jnp.max(jnp.abs(path.joints - path.joints[0]), 0)
+    scale = jnp.where(scale > 0, scale, 1) + jnp.max(jnp.abs(path.force), (0, 1))
+    steps = jnp.diff(path.knots)
+    jumps = jnp.abs(jump) * jnp.minimum(steps[:-1], steps[1:])[:, None] / scale
+    return jnp.maximum(jnp.max(jnp.abs(residual) / scale), jnp.max(jumps))
+
+
+def _index(chart, path, linear):
+    """The number of negative eigenvalues of the Hessian of the energy in the inner joints: 0 at a minimum, and 1 for
+    each conjugate point that has been passed, of a path whose panels are all minimal."""
+    count, _, m = path.force.shape
+    size = (count - 1) * m
+    metrics = jax.vmap(chart._metric)(path.joints[1:-1])
+    hessian = jnp.einsum("iab,ibjc->iajc", metrics, linear.joints).reshape(size, size)
+    # Scaled to a unit diagonal, so that rounding is judged by the direction that it is in.
+    root = jnp.sqrt(jnp.abs(jnp.diagonal(hessian)))
+    root = jnp.where(root > 0, root, 1)
+    hessian = jnp.where(jnp.isfinite(hessian), (hessian + hessian.T) / 2, 0) / root / root[:, None]
+    return jnp.sum(jnp.linalg.eigvalsh(hessian) < -_ZERO)

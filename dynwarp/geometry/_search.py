@@ -1,0 +1,208 @@
+"""The shortest geodesic between two points: candidates, ranked by coarse lengths and refined where they may be it."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from dynwarp._typing import Scalar
+from dynwarp.geometry._collocation import Panels, evaluate_panels, grid_of, solve
+from dynwarp.geometry._legendre import collocation
+from dynwarp.geometry._polyline import Polyline, equidistribute, resample, shorten, turning
+
+PANELS = 16
+SEGMENTS = 32
+_ROUNDS, _TIES = 6, 2
+_ITERATIONS = 30
+# How many lanes are shortened, and refined, at once.
+_SHORTENED, _REFINED = 32, 8
+# The part of the knots that stay where nothing turns, in the first round with new ones, and how it falls.
+_EVEN, _FALL = 0.5, 0.6
+# Candidates whose coarse length is within this factor of the shortest are refined.
+_MARGIN = 1.03
+# The speed may vary by these powers of eps; of the length only the square of the variation is lost.
+CURVE, LENGTH = 0.6, 0.4
+
+
+class Solution(NamedTuple):
+    """Panels, their length, the variation of the speed, infinite where they are no geodesic that is minimal nearby,
+    and in how many directions not."""
+
+    path: Panels
+    length: Scalar
+    spread: Scalar
+    index: Scalar
+
+
+class Found(NamedTuple):
+    """Of each of W candidates the length, infinite where it is not known or none; the path, index and state of the
+    best one, and which it is."""
+
+    path: Panels
+    which: Array
+    lengths: Float[Array, " W"]
+    coarse: Float[Array, " W"]
+    spread: Array
+    index: Array
+
+
+def speeds(chart, path: Panels):
+    """The speed in the parameter of the whole at all nodes, `(P, n)`."""
+    points, velocities = evaluate_panels(path)
+    velocities = velocities / jnp.diff(path.knots)[:, None, None]
+
+    def speed(x, v):
+        square = v @ chart._metric(x) @ v
+        positive = square > 0
+        return jnp.where(positive, jnp.sqrt(jnp.where(positive, square, 1)), square * 0)
+
+    return jax.vmap(jax.vmap(speed))(points, velocities)
+
+
+def length_of(chart, path: Panels):
+    """The length, and the variation of the speed relative to it."""
+    along = speeds(chart, path)
+    length = jnp.diff(path.knots) @ (along @ grid_of(path).weights)
+    spread = (jnp.max(along) - jnp.min(along)) / jnp.where(length > 0, length, 1)
+    return length, spread
+
+
+def search(chart, starts: Float[Array, "W L+1 m"], nodes: int) -> Found:
+    """One pair; under `vmap` all lanes are worked off together."""
+    arrays, static = eqx.partition(chart, eqx.is_array)
+    found = _lanes(static, nodes)(arrays, starts[None])
+    return jax.tree.map(lambda a: a[0], found)
+
+
+def _lanes(static, nodes):
+    """The search over lanes, (B, W, L + 1, m), which under `vmap` becomes one over more lanes."""
+
+    @jax.custom_batching.custom_vmap
+    def run(arrays, starts):
+        return _search(eqx.combine(arrays, static), starts, nodes)
+
+    @run.def_vmap
+    def rule(size, batched, arrays, starts):
+        of_arrays, of_starts = batched
+        if any(jax.tree.leaves(of_arrays)):
+            arrays = jax.tree.map(lambda b, a: a if b else jnp.broadcast_to(a, (size, *a.shape)), of_arrays, arrays)
+            starts = starts if of_starts else jnp.broadcast_to(starts, (size, *starts.shape))
+            out = jax.lax.map(lambda each: run(*each), (arrays, starts))
+        else:
+            out = run(arrays, starts.reshape(-1, *starts.shape[2:]))
+            out = jax.tree.map(lambda a: a.reshape(size, -1, *a.shape[1:]), out)
+        return out, jax.tree.map(lambda _: True, out)
+
+    return run
+
+
+def _search(chart, starts, nodes) -> Found:
+    """Rounds: polylines are shortened, those that may be the shortest refined, and what is not resolved begins again
+    with its knots where the coordinates turn."""
+    lanes, ways, vertices, m = starts.shape
+    total, dtype = lanes * ways, starts.dtype
+    knots = jnp.broadcast_to(jnp.linspace(0, 1, vertices, dtype=dtype), (total, vertices))
+    lines = Polyline(starts.reshape(total, vertices, m), knots, jnp.full(total, jnp.inf, dtype), jnp.zeros(total, bool))
+    solved = Solution(
+        Panels(
+            knots[:, :: vertices // PANELS],
+            lines.points[:, :: vertices // PANELS],
+            jnp.zeros((total, PANELS, nodes, m), dtype),
+        ),
+        jnp.full(total, jnp.inf, dtype),
+        jnp.full(total, jnp.inf, dtype),
+        jnp.zeros(total, int),
+    )
+    eps = jnp.finfo(dtype).eps
+
+    def shortened(state):
+        line, count = state
+        later = count > 0
+        knots = jnp.where(later, _remeshed(line, _EVEN * _FALL ** (count - 1)), line.knots)
+        points = jnp.where(later, resample(line.points, line.knots, knots)[0], line.points)
+        return shorten(chart, points, knots, iterations=_ITERATIONS, accuracy=1e-5)
+
+    def refined(state):
+        line, before = state
+        after = _judged(chart, solve(chart, _follow(chart, line, nodes)), line)
+        better = (after.spread < before.spread) | jnp.isinf(before.spread)
+        return jax.tree.map(lambda a, b: jnp.where(better, a, b), after, before)
+
+    def body(carry):
+        count, lines, solved, wanted = carry
+        lines = _some(shortened, (lines, jnp.full(total, count, dtype)), wanted, lines, _SHORTENED)
+        lengths = jnp.where(jnp.isfinite(lines.length), lines.length, jnp.inf).reshape(lanes, ways)
+        # What is no minimum yet does not stand in the way of what is.
+        minima = jnp.where(lines.converged.reshape(lanes, ways), lengths, jnp.inf)
+        wanted = lengths <= _MARGIN * jnp.min(minima, 1, keepdims=True)
+        wanted = wanted.reshape(-1) & (solved.spread > eps**CURVE)
+        solved = _some(refined, (lines, solved), wanted, solved, _REFINED)
+        good = solved.spread <= eps**CURVE
+        # A tie that does not come out does not hold up what did.
+        found = jnp.any(good.reshape(lanes, ways), 1, keepdims=True) & (count >= _TIES)
+        return count + 1, lines, solved, wanted & ~good & ~jnp.repeat(found, ways, 1).reshape(-1)
+
+    def going(carry):
+        count, _, _, wanted = carry
+        return (count < _ROUNDS) & jnp.any(wanted)
+
+    carry = (0, lines, solved, jnp.ones(total, bool))
+    _, lines, solved, _ = jax.lax.while_loop(going, body, carry)
+    coarse = jnp.where(jnp.isfinite(lines.length), lines.length, jnp.inf).reshape(lanes, ways)
+    known = jnp.where(solved.spread <= eps**LENGTH, solved.length, jnp.inf).reshape(lanes, ways)
+    best = jnp.where(jnp.any(jnp.isfinite(known), 1), jnp.argmin(known, 1), jnp.argmin(coarse, 1))
+    at = jnp.arange(lanes) * ways + best
+    solved = jax.tree.map(lambda a: a[at], solved)
+    return Found(solved.path, best, known, coarse, solved.spread, solved.index)
+
+
+def _some(fn, arguments, wanted, state, chunk):
+    """`fn` of the wanted lanes, some at a time, so that a batch takes the time of those alone; the state of the others
+    stays."""
+    total = len(wanted)
+    chunk = min(chunk, total)
+    order = jnp.argsort(~wanted, stable=True)
+    order = jnp.concatenate([order, jnp.full(chunk, total)])
+    count = jnp.sum(wanted)
+
+    def body(carry):
+        first, state = carry
+        lane = jax.lax.dynamic_slice(order, (first,), (chunk,))
+        lane = jnp.where(first + jnp.arange(chunk) < count, lane, total)
+        # Beyond the last one it is done once more.
+        clipped = jnp.minimum(jnp.where(lane == total, order[first], lane), total - 1)
+        new = jax.vmap(fn)(jax.tree.map(lambda a: a[clipped], arguments))
+        return first + chunk, jax.tree.map(lambda a, b: a.at[lane].set(b, mode="drop"), state, new)
+
+    return jax.lax.while_loop(lambda carry: carry[0] < count, body, (0, state))[1]
+
+
+def _remeshed(line, even):
+    turns = turning(line.points, line.knots)
+    density = turns + even * jnp.sum(turns * jnp.diff(line.knots)) + 1
+    return equidistribute(line.knots, density, len(line.knots) - 1)
+
+
+def _judged(chart, solved, line):
+    length, spread = length_of(chart, solved.path)
+    eps = jnp.finfo(length.dtype).eps
+    near = jnp.abs(length - line.length) <= 0.05 * line.length + 100 * eps
+    good = solved.converged & near & (solved.index == 0)
+    return Solution(solved.path, length, jnp.where(good, spread, jnp.inf), solved.index)
+
+
+def _follow(chart, line, nodes):
+    """Panels along a polyline."""
+    joints = line.knots[:: (len(line.knots) - 1) // PANELS]
+    steps = jnp.diff(joints)
+    at = joints[:-1, None] + steps[:, None] * jnp.asarray(collocation(nodes).nodes, steps.dtype)
+    x, v = resample(line.points, line.knots, at.reshape(-1))
+    shape = (PANELS, nodes, x.shape[1])
+    v = v.reshape(shape) * steps[:, None, None]
+    force = -jax.vmap(jax.vmap(lambda p, v: chart._bend(p, v, v)))(x.reshape(shape), v)
+    ends = line.points[:: (len(line.knots) - 1) // PANELS]
+    return Panels(joints, ends, jnp.where(jnp.isfinite(force), force, 0))
