@@ -118,21 +118,26 @@ def test_linear_network_closed_form():
     np.testing.assert_allclose(found.volume()[0], np.sqrt(want), rtol=1e-12)
 
 
-def _constant(q, t):
-    return q * jnp.ones_like(t)
+def _until_one(q, t):
+    return jnp.where(t < 1, q, 0 * q)
 
 
 def test_leaky_integrator_in_continuous_time():
     leaky = dw.models.CTRNN(
         1, 1, recurrent_init=jax.nn.initializers.zeros, input_init=jax.nn.initializers.ones, key=KEY
     )
-    line = dw.tasks.FunctionManifold(_constant, dim=1, bounds=((-1.0, 1.0),))
+    pulse = dw.tasks.FunctionManifold(_until_one, dim=1, bounds=((-1.0, 1.0),))
     ts = np.array([0.0, 0.3, 1.0, 2.5])
-    want = (1 - np.exp(-ts)) ** 2
+    grown = 1 - np.exp(-np.minimum(ts, 1))
+    want = grown * np.exp(-np.maximum(ts - 1, 0))
+    # The velocity at 1 is that before the input jumps.
+    velocity = np.where(ts <= 1, np.exp(-ts), -want)
+    options = dict(state0=jnp.zeros(1), ts=ts, breakpoints=np.array([1.0]), time_coordinate=True)
     for dt, tolerance in ((0.02, 1e-8), (None, 1e-6)):
-        found = metric(leaky, line, jnp.array([[0.4]]), state0=jnp.zeros(1), ts=ts, dt=dt)
-        np.testing.assert_allclose(found.G[0, :, 0, 0], want, rtol=tolerance)
-        np.testing.assert_allclose(found.states[0, :, 0], 0.4 * np.sqrt(want), rtol=tolerance)
+        found = metric(leaky, pulse, jnp.array([[0.4]]), dt=dt, **options)
+        np.testing.assert_allclose(found.G[0, :, 1, 1], want**2, rtol=tolerance)
+        np.testing.assert_allclose(found.states[0, :, 0], 0.4 * want, rtol=tolerance)
+        np.testing.assert_allclose(found.tangents[0, :, 0, 0], 0.4 * velocity, rtol=tolerance)
 
 
 def test_breakpoints_are_met():
