@@ -22,7 +22,8 @@ def inputs_headline(facts: dict[str, Any]) -> list[tuple[str, str]]:
         if space in facts:
             last = facts[space]["principal_stretches"]["median"][-1]
             text = f"stretches {', '.join(_number(x) for x in last)} (medians)"
-            text += f", warping index {_number(facts[space]['index'][-1])}"
+            if facts[space]["index"][-1] is not None:
+                text += f", warping index {_number(facts[space]['index'][-1])}"
             if "relevance_ratio" in facts[space]:
                 text += f", relevant over others {_number(facts[space]['relevance_ratio'][-1])}"
             lines.append((f"metric of {space}, last step", text))
@@ -46,8 +47,9 @@ def inputs_sections(facts: dict[str, Any], arrays: dict[str, np.ndarray], figure
     times = np.array(facts["time"])
     canvas, (left, right) = figure(1, 2, size=(8.5, 3.2))
     plot.stretches(arrays["stretches"], times=times, ax=left)
-    curves = {f"index of {name}": arrays[f"index_{name}"] for name in ("states", "outputs") if name in facts}
-    if any(np.isfinite(curve).any() for curve in curves.values()):
+    curves = {f"of {name}": arrays[f"index_{name}"] for name in ("states", "outputs") if name in facts}
+    curves = {name: curve for name, curve in curves.items() if np.isfinite(curve).any()}
+    if curves:
         plot.timeline(times, curves, label="warping index", ax=right)
     for ax in (left, right):
         ax.set_xlabel("time" if facts["dt"] != 1 else "step")
@@ -55,8 +57,8 @@ def inputs_sections(facts: dict[str, Any], arrays: dict[str, np.ndarray], figure
         Text(
             "The metric of the states over the inputs: how far they move where an input changes a little, at every "
             "step. The warping index compares it with the metric of the inputs themselves; it is 0 where the "
-            "representation is the input up to one scale, and is left out until every coordinate has reached the "
-            "states."
+            "representation is the input up to one scale, and is left out where the metric is degenerate: before "
+            "every coordinate has reached the states, and for fewer outputs than coordinates."
         ),
         Table(["what", "result"], inputs_headline(facts)),
         Figure(
