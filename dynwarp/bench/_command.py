@@ -27,7 +27,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--compare", nargs=2, metavar=("A.json", "B.json"), help="ratios of two results of one machine")
     parser.add_argument("--case", nargs="+", default=[], metavar="NAME", help="only these cases or groups")
     parser.add_argument("--list", action="store_true", help="list the cases and their sizes")
-    parser.add_argument("--device", choices=("cpu", "gpu"), help="where to run (default: what JAX picks)")
+    parser.add_argument(
+        "--device",
+        choices=("cpu", "gpu"),
+        help="where to run (default: what JAX picks; an accelerator for --suite gpu)",
+    )
     parser.add_argument("--cores", type=int, metavar="N", help="pin the run, peers too, to N processor cores")
     parser.add_argument("--budget", type=float, metavar="SECONDS", help="start no further case after this time")
     parser.add_argument(

@@ -126,7 +126,12 @@ class _Process:
     def __init__(self, python: str):
         try:
             self._child = subprocess.Popen(
-                [python, _peer_host.__file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
+                [python, _peer_host.__file__],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+                bufsize=1,
+                start_new_session=True,  # Ctrl-C is for the run, which then ends its peers
             )
         except OSError as error:
             raise PeerSkipped(f"cannot start {python}: {error.strerror}") from None

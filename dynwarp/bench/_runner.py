@@ -53,7 +53,7 @@ def run_bench(
 
     - `suite`: `"check"`, `"quick"`, `"full"` or `"gpu"`.
     - `names`: only these cases or groups.
-    - `device`: `"cpu"` or `"gpu"`; None takes JAX's default.
+    - `device`: `"cpu"` or `"gpu"`; None takes JAX's default, and for the suite `"gpu"` an accelerator.
     - `out`: a folder; the document is written there as `SUITE-PLATFORM.json` after every case, atomically.
     - `budget`: seconds after which no further case starts; by default none for `check`, under 5 minutes for `quick`,
       under 8 for `gpu`.
@@ -73,7 +73,7 @@ def run_bench(
     chosen = select(suite, names)
     if not chosen:
         raise ArgumentError(f"bench: none of {', '.join(names)} has a size in the suite {suite!r}.")
-    target = _device(device)
+    target = _device("gpu" if device is None and suite == "gpu" else device)
     pool = PeerPool(
         directory=pathlib.Path(peers) if peers is not None else default_directory(),
         pythons=peer_pythons or {},

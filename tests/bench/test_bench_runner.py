@@ -190,6 +190,8 @@ def test_unknown_names_and_devices(register):
         run_bench(suite="fast")
     with pytest.raises(DeviceError, match="has no tpu; it has cpu"):
         run_bench(device="tpu")
+    with pytest.raises(DeviceError, match="has no gpu; it has cpu"):
+        run_bench(suite="gpu")
     register("gpu_only", sizes=())
     with pytest.raises(ArgumentError, match="none of gpu_only has a size"):
         run_bench(names=["gpu_only"])

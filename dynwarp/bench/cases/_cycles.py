@@ -29,7 +29,7 @@ def _searches(*periods: int) -> list[dict[str, int]]:
     check={"state_size": 3, "period": 2, "lanes": 4, "jumps": 6},
     quick=_searches(1, 10),
     full=_searches(5),
-    gpu=[{"state_size": 10, "period": 10, "lanes": lanes, "jumps": 32} for lanes in (128, 16_384, 131_072)],
+    gpu=[{"state_size": 10, "period": 10, "lanes": lanes, "jumps": 8} for lanes in (128, 4096, 65_536)],
     peers=["numpy"],
 )
 def cycle_search(*, state_size: int, period: int, lanes: int, jumps: int, seed: int) -> Kernel:

@@ -311,7 +311,7 @@ def _networks(*sizes: int, batch: int = 1) -> list[dict[str, int]]:
 
 
 _CHECK = {"state_size": 4, "steps": 10, "batch": 2}
-_GPU = [*_networks(256), *_networks(256, batch=1024)]
+_GPU = [*_networks(256), *_networks(256, batch=256)]
 
 
 @case(group="learning", check=_CHECK, quick=_networks(256), full=_networks(32, 64, 128), gpu=_GPU)
