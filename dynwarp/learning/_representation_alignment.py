@@ -13,6 +13,7 @@ from dynwarp._checks import check_choice, check_inputs, check_positive, check_po
 from dynwarp._typing import Inputs, PRNGKey, Scalar, State
 from dynwarp.errors import ArgumentError, ModelError, ShapeError
 from dynwarp.learning._engine import emit, output_errors
+from dynwarp.learning._released_alignment import as_released
 from dynwarp.models import Elman
 from dynwarp.models._cell import drive
 
@@ -36,8 +37,14 @@ class LocalRepresentationAlignment(eqx.Module):
 
     The published algorithm has one output, at the end; here every step may have one, and it is the published one where
     the loss of the others is zero. For phi the identity, the squared error, K = 1, gamma = n / 2, alpha = 0 and no cut
-    it is the gradient. Norms are those of one sequence. What the authors' released program does otherwise is not
-    reproduced: its Omega mixes the sequences of a batch, and it differentiates a local loss through all earlier steps.
+    it is the gradient. Norms are those of one sequence.
+
+    What the authors' released program does is had by `compat="released"`, to compare with its numbers: only the last
+    output has a loss; norms are those of the whole batch; the slopes in Omega are, of sequence b, that of unit b for
+    all units; W has no Omega, and U none at the last step; the target of a step is once moved down its loss and K - 1
+    times back, for what it is compared with is the state that followed; losses are differentiated through all earlier
+    steps; and the first step learns nothing. Under `jax.vmap` the sequences are the batch, at most as many as units,
+    and each is given what all together learn.
 
     **Arguments:**
 
@@ -46,6 +53,7 @@ class LocalRepresentationAlignment(eqx.Module):
     - `max_norm`: c; None: nothing is cut.
     - `regularisation`: alpha; 0 saves the cost.
     - `local_loss`: `"log_penalty"` or `"squared_error"`.
+    - `compat`: `"published"` or `"released"`.
 
     **Raises:** `ArgumentError` for numbers and choices that are none.
 
@@ -65,6 +73,7 @@ class LocalRepresentationAlignment(eqx.Module):
     regularisation: float
     target_steps: int = eqx.field(static=True)
     local_loss: Literal["log_penalty", "squared_error"] = eqx.field(static=True)
+    compat: Literal["published", "released"] = eqx.field(static=True)
 
     def __init__(
         self,
@@ -74,6 +83,7 @@ class LocalRepresentationAlignment(eqx.Module):
         max_norm: float | None = 1.0,
         regularisation: float = 0.1,
         local_loss: Literal["log_penalty", "squared_error"] = "log_penalty",
+        compat: Literal["published", "released"] = "published",
     ):
         caller = "LocalRepresentationAlignment"
         check_positive(target_rate, "target_rate", caller=caller)
@@ -82,10 +92,11 @@ class LocalRepresentationAlignment(eqx.Module):
         if not 0 <= regularisation < float("inf"):
             raise ArgumentError(f"{caller}: `regularisation` must be finite and at least 0; got {regularisation!r}.")
         check_choice(local_loss, "local_loss", ("log_penalty", "squared_error"), caller=caller)
+        check_choice(compat, "compat", ("published", "released"), caller=caller)
         self.target_rate, self.regularisation = float(target_rate), float(regularisation)
         self.max_norm = None if max_norm is None else float(max_norm)
         self.target_steps = check_positive_integer(target_steps, "target_steps", caller=caller)
-        self.local_loss = local_loss
+        self.local_loss, self.compat = local_loss, compat
 
     def gradients(
         self,
@@ -108,7 +119,7 @@ class LocalRepresentationAlignment(eqx.Module):
 
         **Raises:** `ModelError` for any other model; `ShapeError`.
 
-        **Cost:** about 2 K simulations, twice that with Omega; the states are kept.
+        **Cost:** about 2 K simulations, twice that with Omega; the states are kept. Released: T more.
 
         **Example:**
 
@@ -122,6 +133,8 @@ class LocalRepresentationAlignment(eqx.Module):
         (4, 4)
         """
         _check_sequence(model, inputs, targets, state0)
+        if self.compat == "released":
+            return as_released(self, model, readout, inputs, targets, state0, loss)
         steps, dtype = len(targets), model.recurrent_weight.dtype
         inputs = None if inputs is None else jnp.asarray(inputs).astype(dtype)
 

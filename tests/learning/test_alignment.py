@@ -218,6 +218,90 @@ def test_a_step_lowers_the_loss(rule):
         assert mean_gradient(moved)[0] < loss - 1e-4
 
 
+# dW, dU and db of the released program, run in PyTorch on the arrays of `released_setting`.
+PROGRAM = (
+    [
+        [-1.495920558e-06, 3.153818254e-03, -7.488047688e-03, 5.023608648e-04],
+        [-5.901011617e-03, 9.169852871e-03, -1.002431192e-02, 2.818283021e-03],
+        [1.438487771e-03, 7.500920927e-04, 2.741991734e-03, 7.677420737e-04],
+        [6.598338214e-03, 9.537119089e-03, 2.443868272e-03, 1.725952975e-03],
+    ],
+    [
+        [-0.043819200, 0.143177673],
+        [-0.072184909, -0.046987041],
+        [-0.140799994, -0.162573151],
+        [0.032467245, -0.086089742],
+    ],
+    [0.008460504, -0.001419017, -0.000423185, -0.011244940],
+)
+
+
+def released_setting():
+    draw = np.random.default_rng(0).normal
+    W, U, C, b, c = (
+        0.7 * draw(size=(4, 4)),
+        draw(size=(2, 4)),
+        draw(size=(4, 2)),
+        0.1 * draw(size=4),
+        0.1 * draw(size=2),
+    )
+    inputs, last = draw(size=(5, 3, 2)), draw(size=(3, 2))
+    net, readout = m.Elman(2, 4, key=jax.random.key(0)), m.Readout(4, 2, key=jax.random.key(0))
+    net = eqx.tree_at(lambda n: (n.recurrent_weight, n.input_weight, n.bias), net, (*map(jnp.asarray, (W.T, U.T, b)),))
+    readout = eqx.tree_at(lambda r: (r.weight, r.bias), readout, (jnp.asarray(C.T), jnp.asarray(c)))
+    # Only the targets at the end count.
+    targets = np.full((3, 5, 2), np.inf)
+    targets[:, -1] = last
+    return net, readout, jnp.asarray(inputs.swapaxes(0, 1)), jnp.asarray(targets)
+
+
+def test_the_released_program_on_a_batch():
+    net, readout, inputs, targets = released_setting()
+    rule = l.LocalRepresentationAlignment(target_steps=3, max_norm=0.2, regularisation=0.3, compat="released")
+
+    @eqx.filter_jit
+    def run(net, readout, inputs, targets):
+        def one(x, y):
+            return rule.gradients(
+                net, readout, x, y, state0=jnp.zeros(4), loss=lambda y, target: jnp.mean((y - target) ** 2)
+            )
+
+        return jax.vmap(one)(inputs, targets)
+
+    loss, (of_net, _) = run(net, readout, inputs, targets)
+    ours = (of_net.recurrent_weight, of_net.input_weight, of_net.bias)
+    for found, expected in zip(ours, PROGRAM):
+        # All sequences are given the same.
+        np.testing.assert_array_equal(found[0], found[1])
+        np.testing.assert_allclose(found[0], expected, atol=2e-9)
+    ends = jax.vmap(lambda x: readout(dw.simulate(net, jnp.zeros(4), x)[-1]))(inputs)
+    assert float(loss[0]) == pytest.approx(float(jnp.mean((ends - targets[:, -1]) ** 2)), rel=1e-12)
+
+
+def test_the_released_program_says_what_is_wrong_and_trains_by_fit():
+    rule = l.LocalRepresentationAlignment(target_steps=2, regularisation=0.0, compat="released")
+
+    def one(net, y):
+        return rule.gradients(net, READOUT, None, y, state0=START[0], loss=LOSS)
+
+    alone = jax.eval_shape(lambda: one(NET, np.zeros((T, OUTS))))
+    assert [a.shape for a in jax.tree.leaves(alone)] == [(), (N, N), (N, D), (N,), (OUTS, N), (OUTS,)]
+    with pytest.raises(ShapeError, match="at most 5 sequences"):
+        jax.eval_shape(jax.vmap(lambda y: one(NET, y)), jnp.zeros((6, T, OUTS)))
+    nets = jax.tree.map(lambda a: jnp.stack([a, a]), eqx.filter(NET, eqx.is_array))
+    with pytest.raises(ModelError, match="one model"):
+        jax.eval_shape(jax.vmap(lambda a: one(eqx.combine(a, NET), TARGETS[0])), nets)
+    with pytest.raises(ArgumentError, match="`compat`"):
+        l.LocalRepresentationAlignment(compat="bugs")
+    fitted = dw.training.fit(
+        m.Elman(0, N, key=jax.random.key(8)), jnp.sin(0.4 * jnp.arange(60.0))[:, None],
+        readout=m.Readout(N, 1, key=jax.random.key(9)), rule=rule, steps=60,
+        sequence_length=8, batch_size=4, optimizer=optax.sgd(0.05), key=jax.random.key(0),
+    )  # fmt: skip
+    losses = np.asarray(fitted.history.loss)
+    assert losses[-10:].mean() < 0.8 * losses[:10].mean()
+
+
 def test_trains_by_fit():
     data = jnp.sin(0.4 * jnp.arange(60.0))[:, None]
     net = m.Elman(0, N, key=jax.random.key(8))
