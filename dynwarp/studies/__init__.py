@@ -30,7 +30,18 @@ def _manifolds(preset: str, folder: Path, **options: Any) -> StudyResult:
     return reproduce(preset, folder, **options)
 
 
+def _warping(preset: str, folder: Path) -> StudyResult:
+    from dynwarp.studies._warping import reproduce
+
+    return reproduce(preset, folder)
+
+
 # Name -> a function that imports the study and runs it: `run(preset, out) -> result`. A study module adds itself here.
-STUDIES: dict[str, Callable[..., Any]] = {"gradients": _gradients, "learning": _learning, "manifolds": _manifolds}
+STUDIES: dict[str, Callable[..., Any]] = {
+    "gradients": _gradients,
+    "learning": _learning,
+    "manifolds": _manifolds,
+    "warping": _warping,
+}
 # The recordings that a study takes as `data={name: file}`, the first of them where a file is given without a name.
 RECORDINGS: dict[str, tuple[str, ...]] = {"manifolds": ("neuron", "electrocardiogram")}

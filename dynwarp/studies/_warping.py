@@ -13,6 +13,7 @@ from pathlib import Path
 from dynwarp._checks import check_choice
 from dynwarp.studies._study import StudyResult, reproduce_study, run_parts
 from dynwarp.studies._warping_causal import causal
+from dynwarp.studies._warping_decoding import decoding
 from dynwarp.studies._warping_evidence import activations, dimension, evidence, linearisation
 from dynwarp.studies._warping_memory import sequence, subtraction, torus
 
@@ -28,7 +29,7 @@ class WarpingConfig:
     """Sizes of the warping study; the defaults are the preset "quick".
 
     Units and seeds of all networks; steps of time of the two kinds of tasks, and delays of the memory tasks; steps
-    and rates of the trainings. Of the experiment: tasks' conditions, those with noise and its
+    and rates of the trainings, decoding among them. Of the experiment: tasks' conditions, those with noise and its
     strengths, the delay; points at which a metric is held, and times; strength of the penalty; points a side
     of the grid on which it is looked at, and of that on which curvature is integrated.
     """
@@ -42,8 +43,9 @@ class WarpingConfig:
     memory_dt: float = 0.25
     memory_steps: int = 800
     memory_rate: float = 6e-3
+    decoding_steps: int = 300
     delays: tuple[float, ...] = (1.0,)
-    causal_evidence: tuple[str, ...] = ("task", "ratio", "whole", "readout", "warp copy")
+    causal_evidence: tuple[str, ...] = ("task", "ratio", "whole", "readout")
     causal_memory: tuple[str, ...] = ("task", "whole")
     causal_noises: tuple[float, ...] = ()
     causal_noisy: tuple[str, ...] = ("task", "whole", "readout")
@@ -64,6 +66,7 @@ PRESETS = {
         evidence_steps=3_000,
         memory_dt=0.1,
         memory_steps=5_000,
+        decoding_steps=5_000,
         delays=(0.5, 1.5, 2.5, 3.5),
         evidence_rate=2e-3,
         memory_rate=1e-3,
@@ -88,7 +91,7 @@ def run(config: WarpingConfig | None = None, *, progress: Callable[[str], None] 
 
     **Raises:** `PrecisionError` unless JAX computes in double precision.
     """
-    parts = (evidence, linearisation, torus, subtraction, sequence, dimension, activations, causal)
+    parts = (evidence, linearisation, torus, subtraction, sequence, decoding, dimension, activations, causal)
     return run_parts("warping", TITLE, SOURCE, config or WarpingConfig(), parts, progress)
 
 

@@ -363,7 +363,7 @@ def activations(config) -> Part:
         losses[name] = float(np.median(trained.relative_loss))
         grid = here.manifold.grid(21)
         coordinates[name] = np.stack(
-            [_coordinate(networks.metric(map, here, grid, at=(-1,)), np.asarray(grid)) for map, _ in trained.nets]
+            [_coordinate(networks.metric(map, here, grid, at=(-1,)), grid) for map, _ in trained.nets]
         )
     pairs = {
         (a, b): float(np.mean(abs(coordinates[a].mean(0) - coordinates[b].mean(0))))
@@ -406,13 +406,13 @@ def activations(config) -> Part:
     return Part("Activations", text, claims, values, (drawn,))
 
 
-def _coordinate(G: np.ndarray, grid: np.ndarray) -> np.ndarray:
+def _coordinate(G: np.ndarray, grid) -> np.ndarray:
     """The normalised length along the relevant evidence, mean over lines and contexts, (n,)."""
-    lines = []
-    for context in range(2):
-        lengths = plot.warped_coordinates(G[context, :, :, 0], grid[context])[..., 0]
-        lines.append((lengths - lengths[0]) / (lengths[-1] - lengths[0]))
-    return np.mean(lines, axis=(0, 2))
+    lines = [
+        geometry.geodesic_coordinates(jnp.asarray(G[context]), grid[context]).normalised()[:, :, 0, 0]
+        for context in range(2)
+    ]
+    return np.mean(np.stack(lines), axis=(0, 2))
 
 
 def _among(seeds: np.ndarray) -> float:

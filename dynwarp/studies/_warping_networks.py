@@ -275,14 +275,14 @@ def _train(config, name, condition, noise, activation, delays) -> Networks:
     for seed in range(config.seeds):
         lane = fitted.seed(seed).last
         left.append(0.0 if penalty is None else float(penalty(lane)))
-        nets.append(_double((lane.map, lane.readout)))
+        nets.append(as_double((lane.map, lane.readout)))
     if not scored:
         nets = [(map, _refit(map, readout, task, config.seed)) for map, readout in nets]
     key = jax.random.key(config.seed + 1)
-    quiet = [float(_loss(*net, task, task.batch(key, _TRIALS))) for net in nets]
+    quiet = [float(mean_loss(*net, task, task.batch(key, _TRIALS))) for net in nets]
     noisy = quiet
     if noise:
-        noisy = [float(_loss(*net, task, Trials(task, noise, True).batch(key, _TRIALS))) for net in nets]
+        noisy = [float(mean_loss(*net, task, Trials(task, noise, True).batch(key, _TRIALS))) for net in nets]
     return Networks(here, tuple(nets), np.array(quiet), np.array(noisy), np.array(left), steps)
 
 
@@ -352,7 +352,8 @@ def spaces(net) -> dict[str, Any]:
 
 
 @eqx.filter_jit
-def _loss(map, readout, task, batch: TaskBatch):
+def mean_loss(map, readout, task, batch: TaskBatch):
+    """The loss of a task on a batch of trials."""
     states = _states(map, batch)
     return task.loss(jax.vmap(jax.vmap(readout))(states), batch.targets, batch.mask)
 
@@ -379,5 +380,6 @@ def _ridge(map, activation, batch: TaskBatch, scored):
     return equations.solve(candidates[path.best]).weights
 
 
-def _double(tree):
+def as_double(tree):
+    """The same with parameters of double precision."""
     return jax.tree.map(lambda x: x.astype(jnp.float64) if eqx.is_inexact_array(x) else x, tree)
