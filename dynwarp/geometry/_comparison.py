@@ -139,8 +139,14 @@ def compare_distances(distances: Float[Array, "P P"], other: Float[Array, "P P"]
     P = distances.shape[0] if distances.ndim else 0
     check_shape(distances, "distances", (max(P, 3),) * 2, caller="compare_distances")
     check_shape(other, "other", distances.shape, caller="compare_distances")
+    return _compare_distances(distances, other.astype(distances.dtype))
+
+
+@eqx.filter_jit
+def _compare_distances(distances, other):
+    P = distances.shape[0]
     rows, columns = jnp.triu_indices(P, 1)
-    a, b = distances[rows, columns], other.astype(distances.dtype)[rows, columns]
+    a, b = distances[rows, columns], other[rows, columns]
     known = jnp.isfinite(a) & jnp.isfinite(b)
     a, b = (jnp.where(known, x, 0) / jnp.mean(x, where=known) for x in (a, b))
     apart = jnp.abs(a - b)

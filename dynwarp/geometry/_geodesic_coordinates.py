@@ -77,7 +77,7 @@ def geodesic_coordinates(
         )
     check_shape(G, "G", (*thetas.shape[:-1], "T", m, m), caller=caller)
     check_finite(thetas, "thetas", caller=caller)
-    periods = (None,) * m if periods is None else tuple(periods)
+    periods = (None,) * m if periods is None else tuple(None if p is None else float(p) for p in periods)
     if len(periods) != m:
         raise ArgumentError(
             f"{caller}: `periods` must have one entry for each of the {m} coordinates; got {periods!r}."
@@ -94,6 +94,11 @@ def geodesic_coordinates(
                 f"{caller}: the grid must leave out the upper end of coordinate {i}, of period {period:g}: it is the "
                 "lower one again."
             )
+    return _coordinates(G, thetas, periods)
+
+
+@eqx.filter_jit
+def _coordinates(G, thetas, periods) -> GeodesicCoordinates:
     found = [_lines(G[..., i, i], thetas[..., i], i, period) for i, period in enumerate(periods)]
     coordinates, lengths = (jnp.stack(parts, axis=-1) for parts in zip(*found))
     return GeodesicCoordinates(coordinates, lengths)

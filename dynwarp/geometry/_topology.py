@@ -179,7 +179,7 @@ def self_intersection(
         check_shape(thetas, "thetas", (*points, "m"), caller=caller)
         check_finite(thetas, "thetas", caller=caller)
         m = thetas.shape[-1]
-        periods = (None,) * m if periods is None else tuple(periods)
+        periods = (None,) * m if periods is None else tuple(None if p is None else float(p) for p in periods)
         if len(periods) != m:
             raise ArgumentError(f"{caller}: `periods` must have one entry for each of the {m} coordinates.")
         distances = _chart_distances(thetas.reshape(P, m), periods)
@@ -193,6 +193,7 @@ def self_intersection(
     return _closest(states.reshape(P, *states.shape[-2:]), distances.astype(states.dtype), float(separation))
 
 
+@eqx.filter_jit
 def _chart_distances(thetas, periods):
     columns = []
     for x, period in zip(thetas.T, periods):

@@ -57,23 +57,22 @@ def test_no_more_than_m_plus_one_dimensions():
 
 def test_crossings():
     angles = jnp.arange(64.0)[:, None] * (2 * np.pi / 64)
-    states = jnp.concatenate([jnp.cos(angles + 0.1), jnp.sin(2 * (angles + 0.1))], axis=1)
-    ratio = [
-        float(g.self_intersection(states[::k, None], angles[::k], periods=(2 * np.pi,)).ratio[0]) for k in (4, 2, 1)
-    ]
-    assert ratio[0] > 3 * ratio[2]
-    assert ratio[2] < 0.1
-    lifted = jnp.concatenate([states, 2 * jnp.cos(angles - 0.6)], axis=1)
-    assert float(g.self_intersection(lifted[:, None], angles, periods=(2 * np.pi,)).ratio[0]) > 0.2
-    # The same from a table of distances, and nothing to be told of states that all agree.
-    apart = jnp.abs(angles - angles.T)
-    table = jnp.minimum(apart, 2 * np.pi - apart)
-    both = jnp.stack([states, 0 * states], axis=1)
-    found = g.self_intersection(both, distances=table)
-    np.testing.assert_allclose(found.ratio[0], ratio[2], rtol=1e-12)
+    x = np.asarray(angles)
+    eight = np.concatenate([np.cos(x + 0.1), np.sin(2 * (x + 0.1)), 0 * x], axis=1)
+    lifted = eight + 2 * np.cos(x - 0.6) * np.array([0, 0, 1])
+    states = jnp.asarray(np.stack([eight, lifted, 0 * eight], axis=1))
+    found = g.self_intersection(states, angles, periods=(2 * np.pi,))
+    coarse = g.self_intersection(states[::4], angles[::4], periods=(2 * np.pi,))
+    assert found.ratio[0] < 0.1
+    assert coarse.ratio[0] > 3 * found.ratio[0]
     p, q = found.pair[0]
-    assert float(jnp.linalg.norm(states[p] - states[q])) < 0.2
-    assert np.isnan(found.ratio[1])
+    assert np.linalg.norm(eight[p] - eight[q]) < 0.2
+    assert found.ratio[1] > 0.2
+    # Nothing can be told of states that all agree.
+    assert np.isnan(found.ratio[2])
+    apart = np.abs(x - x.T)
+    table = np.minimum(apart, 2 * np.pi - apart)
+    np.testing.assert_allclose(g.self_intersection(states, distances=table).ratio, found.ratio, rtol=1e-12)
 
 
 @pytest.mark.parametrize(

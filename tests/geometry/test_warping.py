@@ -43,8 +43,11 @@ def test_definitions():
     np.testing.assert_allclose(found.speed, size(ell[:, 1:] - ell[:, :-1]).mean(0), rtol=1e-12)
     off = A[..., 0, 1] / np.sqrt(A[..., 0, 0] * A[..., 1, 1])
     np.testing.assert_allclose(found.shear, np.sqrt(2) * np.abs(off).mean(0), rtol=1e-12)
-    along = np.asarray(G)[..., 0, 0]
-    np.testing.assert_allclose(found.relevance_ratio, along.mean(0) / np.asarray(G)[..., 1, 1].mean(0), rtol=1e-12)
+    along, across = np.asarray(G)[..., 0, 0], np.asarray(G)[..., 1, 1]
+    np.testing.assert_allclose(found.relevance_ratio, along.mean(0) / across.mean(0), rtol=1e-12)
+    quantiles = np.quantile(along / across, [0.05, 0.5, 0.95], axis=0)
+    np.testing.assert_allclose(found.relevance_quantiles, quantiles, rtol=1e-12)
+    np.testing.assert_allclose(found.irrelevant_share, (across / (along + across)).mean(0), rtol=1e-12)
     np.testing.assert_allclose(found.boundary_stretch, along[:2].mean(0) / along[2:].mean(0), rtol=1e-12)
 
 
@@ -84,7 +87,7 @@ def test_gradient_also_at_equal_eigenvalues():
 
 def test_one_coordinate_and_float32():
     found = warping(jnp.full((4, 2, 1, 1), 4.0, jnp.float32), relevant=[0], boundary=jnp.arange(4) == 0)
-    assert found.relevance_ratio is None
+    assert found.relevance_ratio is found.relevance_quantiles is found.irrelevant_share is None
     assert found.scale.dtype == jnp.float32
     np.testing.assert_allclose(found.scale, np.log(4), rtol=1e-6)
     np.testing.assert_allclose(found.boundary_stretch, 1, rtol=1e-6)
