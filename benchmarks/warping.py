@@ -64,20 +64,17 @@ def main() -> None:
         lanes, _ = causal.lanes_of(CONFIG, name, condition, noise)
         spent = round(time.process_time() - began, 1)
         kept = [row for row in kept if (row["task"], row["condition"], row["noise"]) != key]
-        kept += [dataclasses.asdict(lane) | {"processor_seconds": spent} for lane in lanes]
+        made = {"processor_seconds": spent, "date": datetime.date.today().isoformat(), "revision": revision()}
+        kept += [dataclasses.asdict(lane) | made for lane in lanes]
         write(kept)
         print(*key, [f"{lane.loss:.2g}" for lane in lanes], f"{spent} s", flush=True)
+    write(kept)
 
 
 def write(rows: list[dict]) -> None:
     order = {key: i for i, key in enumerate(causal.plan(CONFIG))}
     rows.sort(key=lambda row: (order[row["task"], row["condition"], row["noise"]], row["seed"]))
-    content = {
-        "date": datetime.date.today().isoformat(),
-        "revision": revision(),
-        "config": dataclasses.asdict(CONFIG),
-        "lanes": rows,
-    }
+    content = {"config": dataclasses.asdict(CONFIG), "lanes": rows}
     with io.atomic_write(OUT, "w") as file:
         file.write(json.dumps(content, indent=1) + "\n")
     with io.atomic_write(OUT.with_suffix(".md"), "w") as file:
@@ -110,12 +107,13 @@ def page(content: dict) -> str:
     claims = [
         f"- **{c.verdict}**: {c.statement}. Published: {c.published}. Ours: {c.ours}." for c in causal.claims_of(lanes)
     ]
+    dates, revisions = (", ".join(sorted({row[k] for row in content["lanes"]})) for k in ("date", "revision"))
     settings = ", ".join(f"{name} = {value}" for name, value in content["config"].items())
     return "\n".join([
         "# Must a network warp to compute?",
         "",
-        f"Made by `benchmarks/warping.py` on {content['date']} at revision {content['revision']}, with the code of the "
-        f"study `warping` and these settings: {settings}. About {sum(seconds.values()) / 60:.0f} minutes of processor "
+        f"Made by `benchmarks/warping.py` on {dates} at revision {revisions}, with the code of the study `warping` and "
+        f"these settings: {settings}. About {sum(seconds.values()) / 60:.0f} minutes of processor "
         "time in all. Trained in float32, looked at in float64; medians over seeds, with the least and the greatest.",
         "",
         causal.text(CONFIG),

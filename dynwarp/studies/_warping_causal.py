@@ -208,6 +208,19 @@ def _others(lanes: list[Lane]) -> list[Claim]:
                 refuted(rates, _select(lanes, task=networks.EVIDENCE, condition="task")),
             )
         )
+    leaning, whole = (_select(lanes, condition=c, task=networks.EVIDENCE, noise=0.0) for c in ("ratio", "whole"))
+    if leaning and whole:
+        medians = [float(np.median([x.cosine for x in group])) for group in (leaning, whole)]
+        claims.append(
+            Claim(
+                "evidence: held on the diagonal alone, a network lets its coordinates lean on each other",
+                "the diagonal was held (second-hand)",
+                f"mean |cos| between the tangents {_span(x.cosine for x in leaning)} with the ratio of the diagonal "
+                f"held and {_span(x.cosine for x in whole)} with the whole tensor; index of the states "
+                f"{_span(x.state_index for x in leaning)} and {_span(x.state_index for x in whole)}",
+                "new" if medians[0] >= 2 * medians[1] else "fails",
+            )
+        )
     outputs = _select(lanes, condition="readout", noise=0.0)
     if outputs:
         learnable = {x.task for x in lanes if x.solved}
@@ -245,8 +258,7 @@ def _others(lanes: list[Lane]) -> list[Claim]:
         kinds = dict.fromkeys(x.condition for x in refitted)
         told = "; ".join(
             f"{networks.CONDITIONS[c]}: loss {_span(x.loss for x in _select(refitted, condition=c))} of chance, "
-            "penalty "
-            f"left {_span(x.penalty for x in _select(refitted, condition=c))}"
+            f"penalty left {_span(x.penalty for x in _select(refitted, condition=c))}"
             for c in kinds
         )
         medians = [float(np.median([x.loss for x in _select(refitted, condition=c)])) for c in kinds]
@@ -263,8 +275,7 @@ def _others(lanes: list[Lane]) -> list[Claim]:
         held = [x for x in noisy if x.condition in HELD]
         told = "; ".join(
             f"{networks.CONDITIONS[c]}: loss {_span(x.loss for x in _select(noisy, condition=c))} of chance without "
-            "and "
-            f"{_span(x.noisy_loss for x in _select(noisy, condition=c))} with noise"
+            f"and {_span(x.noisy_loss for x in _select(noisy, condition=c))} with noise"
             for c in dict.fromkeys(x.condition for x in noisy)
         )
         claims.append(

@@ -63,9 +63,8 @@ def decoding(config) -> Part:
             "faster movements accelerate the activity along its trajectory",
             "shown on recordings (second-hand)",
             "while the hand speeds up, the cosine between what speed changes in the states and their velocity is "
-            f"{aligned:.2f} "
-            f"(median); the states move {fast / slow:.2f} times as fast for the fastest reach as for the slowest, of "
-            f"{task.speeds[1] / task.speeds[0]:g} times the speed",
+            f"{aligned:.2f} (median); the states move {fast / slow:.2f} times as fast for the fastest reach as for "
+            f"the slowest, of {task.speeds[1] / task.speeds[0]:g} times the speed",
             "not reached" if not solved else "holds" if all(both) else "holds in part" if any(both) else "fails",
         ),
         Claim(
@@ -92,9 +91,8 @@ def decoding(config) -> Part:
     drawn = StudyFigure(
         "decoding",
         figure,
-        "Decoding of reaches: how fast the states move for three speeds of the hand; the cosine between their velocity "
-        "and their "
-        "derivative by the speed; Tissot's ellipses over direction and speed near the peak.",
+        "Decoding of reaches: how fast the states move for three speeds of the hand; the cosine between their "
+        "velocity and their derivative by the speed; Tissot's ellipses over direction and speed near the peak.",
         "Three bells, higher for faster reaches; a curve of cosines over the movement; a field of ellipses.",
     )
     values = {
@@ -105,10 +103,9 @@ def decoding(config) -> Part:
     }
     text = (
         f"{task.n_neurons} simulated neurons with cosine tuning, which differ in rate and depth, in bins of "
-        f"{1000 * task.dt:g} ms; a "
-        f"SpikeDecoder, attention over units and a GRU of {config.units} units, trained on Poisson counts; the metric "
-        "of the GRU's "
-        "states over the expected counts. The recordings of the paper were not to be had."
+        f"{1000 * task.dt:g} ms; a SpikeDecoder, attention over units and a GRU of {config.units} units, trained on "
+        "Poisson counts; the metric of the GRU's states over the expected counts. The recordings of the paper were "
+        "not to be had."
     )
     return Part("Decoding of reaches", text, claims, values, (drawn,))
 

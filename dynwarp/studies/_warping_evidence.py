@@ -69,11 +69,10 @@ def dimension(config) -> Part:
     )
     text = (
         "Singular values of a cloud of states around one of them fall in proportion to its size along the dimensions "
-        "of the set, and with its square beyond; those that are counted fall more slowly than with the power 1.5. Time "
-        "is continuous: states between two steps lie on a line. The least singular value of velocity and tangents of "
-        "unit length "
-        "tells where the m + 1 directions are independent, so that the theorem's bound is met; at fixed points the "
-        "velocity is 0 and one is lost."
+        "of the set, and with its square beyond; those that are counted fall more slowly than with the power 1.5. "
+        "Time is continuous: states between two steps lie on a line. The least singular value of velocity and "
+        "tangents of unit length tells where the m + 1 directions are independent, so that the theorem's bound is "
+        "met; at fixed points the velocity is 0 and one is lost."
     )
     values["free"] = free
     return Part("Dimension of the representation", text, tuple(claims), values, (drawn,))
@@ -166,16 +165,14 @@ def evidence(config) -> Part:
             "the relevant variable is stretched more than the irrelevant one",
             "shown",
             f"<G_rel> / <G_irr> is {float(np.median(ratio[:, half])):.2f} at t = {times[half]:g} and "
-            f"{last['ratio']:.3g} "
-            "at the end",
+            f"{last['ratio']:.3g} at the end",
             _told(solved, _graded(last["ratio"], 2.0, 1.2)),
         ),
         Claim(
             "the irrelevant variable is compressed",
             "shown",
             f"<G_irr> falls to {kept:.2g} of its largest value by the end; of what a leak without recurrence makes of "
-            "it, the "
-            f"irrelevant variable then has {float(np.median(gains[1][:, -1])):.3g} and the relevant one "
+            f"it, the irrelevant variable then has {float(np.median(gains[1][:, -1])):.3g} and the relevant one "
             f"{float(np.median(gains[0][:, -1])):.3g}",
             _told(solved, "holds" if kept <= 0.5 else "holds in part" if kept <= 0.9 else "fails"),
         ),
@@ -189,8 +186,7 @@ def evidence(config) -> Part:
             "both start early in the transient",
             "shown",
             f"a tenth of the final decades is reached at t = {begun['ratio']:.2g} by the ratio and at "
-            f"{begun['boundary']:.2g} "
-            f"by the stretch at the boundary, of {times[-1]:g}; early is the first quarter",
+            f"{begun['boundary']:.2g} by the stretch at the boundary, of {times[-1]:g}; early is the first quarter",
             _told(solved, "holds" if all(early) else "holds in part" if any(early) else "fails"),
         ),
     )
@@ -209,8 +205,7 @@ def evidence(config) -> Part:
         "evidence",
         figure,
         "Warping of the space of evidence: ratios over time; Tissot's ellipses (axes: square roots of the stretches) "
-        "early "
-        "and at the end; the grid of the inputs in lengths of the states at the end.",
+        "early and at the end; the grid of the inputs in lengths of the states at the end.",
         "Two curves rise from one by orders of magnitude; circles become ellipses that are long across the boundary.",
     )
     values = {
@@ -222,8 +217,7 @@ def evidence(config) -> Part:
     }
     text = (
         f"{config.units} tanh units, {config.seeds} seeds, fresh trials without noise, Adam. Both contexts together, "
-        "on the "
-        "11 x 11 grid of the evidence; medians over seeds."
+        "on the 11 x 11 grid of the evidence; medians over seeds."
     )
     return Part("Integration of evidence", text, claims, values, (drawn,))
 
@@ -291,12 +285,9 @@ def linearisation(config) -> Part:
             "argued",
             f"|log| between the metric of the fixed points and that of the states is {gap[len(times) // 4]:.2g}, "
             f"{gap[middle]:.2g} and {gap[-1]:.2g} at a quarter, half and the end of the trial (1: a factor e in "
-            "squares of "
-            f"lengths); {stable} of {int(np.sum(~np.isnan(gaps[:, 0])))} fixed points are stable. Linearised dynamics "
-            "are "
-            "stretched alike everywhere; at the boundary the network is stretched "
-            f"{float(along[0][-1] / along[1][-1]):.3g} "
-            "times as much as at the ends",
+            f"squares of lengths); {stable} of {int(np.sum(~np.isnan(gaps[:, 0])))} fixed points are stable. "
+            "Linearised dynamics are stretched alike everywhere; at the boundary the network is stretched "
+            f"{float(along[0][-1] / along[1][-1]):.3g} times as much as at the ends",
             _told(float(trained.relative_loss[0]) <= 0.05, _graded(float(gap[middle]), 1.0, 0.25)),
         ),
     )
@@ -314,8 +305,7 @@ def linearisation(config) -> Part:
         "linearisation",
         figure,
         "Left: the ratio over time in the network and in its linearisation about the fixed point without evidence. "
-        "Right: how "
-        "far the metric of the fixed points is from that of the states.",
+        "Right: how far the metric of the fixed points is from that of the states.",
         "Left, three curves that come apart. Right, a band that falls towards the end of the trial.",
     )
     values = {
@@ -327,9 +317,8 @@ def linearisation(config) -> Part:
     }
     text = (
         "The metric that a fixed point x*(theta) has, by the implicit function theorem, from the Jacobian there; and "
-        "the "
-        "network linearised about the fixed point without evidence, run from the start of a trial. First context; of "
-        "several fixed points the one that the trial comes nearest to."
+        "the network linearised about the fixed point without evidence, run from the start of a trial. First context; "
+        "of several fixed points the one that the trial comes nearest to."
     )
     return Part("Fixed points and their linearisation", text, claims, values, (drawn,))
 
@@ -400,8 +389,7 @@ def activations(config) -> Part:
     text = (
         "At the end of a trial the length of the states along the relevant evidence, by that of the whole line, is a "
         "coordinate from 0 to 1; it is the mean over lines and contexts. Its differences say how differently two "
-        "networks "
-        "place their resolution."
+        "networks place their resolution."
     )
     return Part("Activations", text, claims, values, (drawn,))
 

@@ -50,8 +50,7 @@ def torus(config) -> Part:
             "shown",
             f"the integral of |K| is {total[0]:.3g} in the delay and {total[1]:.3g} at the first answer (a sphere has "
             f"{4 * math.pi:.3g}, a product of two orthogonal codes 0); median |cos| between the two tangents "
-            f"{cosines[0]:.2f} and "
-            f"{cosines[1]:.2f}",
+            f"{cosines[0]:.2f} and {cosines[1]:.2f}",
             ("holds" if min(total) >= 1 else "fails") if solved else "not reached",
         ),
         Claim(
@@ -65,9 +64,8 @@ def torus(config) -> Part:
             "the formula for the curvature in the public copy of the authors' code",
             "taken for the Gaussian curvature; right where G_12 = 0",
             f"with exact derivatives its sign is right at {100 * signs[0]:.0f} and {100 * signs[1]:.0f} % of the "
-            "points, its median "
-            f"error {wrong[0]:.2g} and {wrong[1]:.2g} of the median |K|; that of the full formula on the same grid is "
-            f"{resolved[0]:.0e} and {resolved[1]:.0e}",
+            f"points, its median error {wrong[0]:.2g} and {wrong[1]:.2g} of the median |K|; that of the full formula "
+            f"on the same grid is {resolved[0]:.0e} and {resolved[1]:.0e}",
             "fails"
             if max(wrong) > 0.1 and max(resolved) < 0.1 * max(wrong)
             else "holds"
@@ -94,8 +92,7 @@ def torus(config) -> Part:
         "torus",
         figure,
         "The torus of two items: lengths along both angles over time, the angle between them, and the Gaussian "
-        "curvature in the "
-        "delay and at the first answer.",
+        "curvature in the delay and at the first answer.",
         "Two curves that rise as the items are shown; maps with patches of both signs.",
     )
     values = {
@@ -109,10 +106,8 @@ def torus(config) -> Part:
     }
     text = (
         f"Delays {', '.join(f'{d:g}' for d in config.delays)}, the longest shown; the published network has 100 units "
-        "and delays "
-        "up to 3.5. Curvature by the equation of Gauss from second derivatives of the states; the formulas that need "
-        "the metric "
-        "alone have its derivatives by Fourier series."
+        "and delays up to 3.5. Curvature by the equation of Gauss from second derivatives of the states; the formulas "
+        "that need the metric alone have its derivatives by Fourier series."
     )
     return Part("Working memory: a torus and its curvature", text, claims, values, (drawn, panels))
 
@@ -185,11 +180,9 @@ def subtraction(config) -> Part:
         Claim(
             "subtraction: a torus of two items collapses to a ring, their difference",
             "about two dimensions become about one (second-hand)",
-            f"the smaller stretch is {flat[0]:.2f} of the larger once both are shown and {flat[answer]:.2f} at the end "
-            "of the answer; "
-            f"the difference has {100 * share[0]:.0f} and {100 * share[answer]:.0f} % of the trace (half if no "
-            "direction is "
-            f"preferred); loss {relative:.2g} of chance",
+            f"the smaller stretch is {flat[0]:.2f} of the larger once both are shown and {flat[answer]:.2f} at the "
+            f"end of the answer; the difference has {100 * share[0]:.0f} and {100 * share[answer]:.0f} % of the trace "
+            f"(half if no direction is preferred); loss {relative:.2g} of chance",
             ("holds" if falls and flat[answer] <= 0.2 else "holds in part" if falls else "fails")
             if solved
             else "not reached",
@@ -233,10 +226,8 @@ def sequence(config) -> Part:
             "sequence: a torus of three dimensions in memory becomes one dimension, the item asked for",
             "hyper-tori in memory, three-dimensional manifolds turn into line attractors (abstract)",
             f"(sum of the squared stretches)^2 / sum of their squares is {effective[0]:.2f} once all are shown, "
-            f"{wide:.2f} at most "
-            f"and {narrow:.2f} at the end of the answer, when the item asked for has {100 * share[answer]:.0f} % of "
-            "the trace; "
-            f"loss {relative:.2g} of chance",
+            f"{wide:.2f} at most and {narrow:.2f} at the end of the answer, when the item asked for has "
+            f"{100 * share[answer]:.0f} % of the trace; loss {relative:.2g} of chance",
             ("holds" if narrow <= 1.5 and wide >= 2 else "holds in part" if narrow <= 0.8 * wide else "fails")
             if solved
             else "not reached",
