@@ -83,6 +83,9 @@ def add_parser(commands):
     add(training, "--batch-size", int, "windows in a step")
     add(training, "--lr", float, "learning rate, falls to 1/100")
     add(training, "--noise", float, "on what the model is shown")
+    training.add_argument(
+        "--patience", type=int, help="stop after this many validations, one every 100 steps, without a better score"
+    )
     training.add_argument("--seed", type=int, default=0, help="(default: %(default)s)")
     training.add_argument("--float64", action="store_true", help="train in double precision, not in single")
     training.add_argument("--resume", action="store_true", help="go on with an interrupted run of the same options")
@@ -127,6 +130,7 @@ def run(arguments) -> int:
 def _train(arguments, series, trains):
     import jax
     import jax.numpy as jnp
+    import numpy as np
     import optax
 
     from dynwarp import training
@@ -141,12 +145,14 @@ def _train(arguments, series, trains):
         "sequence_length": arguments.sequence_length,
         "batch_size": arguments.batch_size,
         "noise": arguments.noise,
+        "observed": "finite" if any(np.isnan(train.values).any() for train in trains) else None,
         # The tail stays unseen: the best model is the one that does best on the stretch it is trained on.
         "validation": training.ReconstructionScore(
             first, channels=first.shape[1] // series.dimension, horizon=min(20, len(first) // 2)
         ),
         "validate_every": 100,
         "restart": 0.5,
+        "patience": arguments.patience,
         "directory": _checkpoints(arguments.out),
         "resume": arguments.resume,
         "progress": not arguments.quiet,
@@ -202,13 +208,17 @@ def _write(arguments, reading, series, parts, result) -> int:
     from dynwarp.cli import _seeds
 
     best = result if result.seeds is None else result.seed(result.best_seed())
+    missing, values = _recording.gaps(series), series.values.shape[0] * len(series.columns) // series.dimension
+    if missing:
+        series = _recording.filled(series)
+        parts = _recording.split(series, arguments.validation_fraction)
     evaluation = _seeds.evaluate(result, series, parts)
     options = {name: value for name, value in vars(arguments).items() if isinstance(value, str | int | float)}
     history = best.history
     blocks = np.array_split(history.loss, max(1, min(400, history.loss.size)))
     metadata = {
         "reading": reading,
-        "series": series.summary(),
+        "series": series.summary() | {"missing": missing},
         "validation_fraction": arguments.validation_fraction,
         "options": options,
         "stats": best.stats,
@@ -231,6 +241,8 @@ def _write(arguments, reading, series, parts, result) -> int:
         f"{trained}{stats['steps']} steps in {stats['seconds']:.0f} s, the best after {stats['best_step']}; "
         f"wrote {' and '.join(map(str, written))}.\n"
     )
+    if missing:
+        sys.stdout.write(f"missing: {missing} of {values} values, left out of the training; lines over them below\n")
     for name, text in _seeds.lines(evaluation.facts):
         sys.stdout.write(f"{name}: {text}\n")
     if stats["interrupted"]:

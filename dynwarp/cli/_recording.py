@@ -19,11 +19,15 @@ def add_reading_options(parser) -> None:
     group.add_argument("--columns", type=_names, help="names or numbers of the columns, separated by commas")
     group.add_argument("--key", help="which array of an npz, mat or h5 file")
     group.add_argument(
-        "--embed", type=_embedding, help="dimension of a delay embedding, or 'auto', by false nearest neighbours; 5 if "
-        "there is one column, else none",
+        "--embed", type=_embedding, help="dimension of a delay embedding; 'auto', by false nearest neighbours; or "
+        "'continuity', with delays that need not be even; 5 if there is one column, else none",
     )  # fmt: skip
     group.add_argument("--lag", type=int, help="its lag in samples; by default from the mutual information")
     group.add_argument("--detrend", type=int, help="degree of a polynomial in time to take off each column")
+    group.add_argument(
+        "--missing", choices=["refuse", "keep"], default="refuse",
+        help="what becomes of values that are NaN or infinite: an error, or gaps that are left out of the training",
+    )  # fmt: skip
     group.add_argument("--sampling-interval", type=float, help="time between samples")
     group.add_argument("--transpose", action="store_true", help="time runs along the rows of the array")
 
@@ -39,6 +43,7 @@ def reading_options(arguments) -> dict[str, Any]:
         "embed": arguments.embed,
         "lag": arguments.lag,
         "detrend": arguments.detrend,
+        "missing": arguments.missing,
         "sampling_interval": arguments.sampling_interval,
         "transpose": arguments.transpose,
     }
@@ -48,7 +53,7 @@ def read(options: dict[str, Any]):
     """The recording of these options; the electrocardiogram if there is no path."""
     from dynwarp import io
 
-    options = {"detrend": None} | options
+    options = {"detrend": None, "missing": "refuse"} | options
     if options["path"] is None:
         given = {name: options[name] for name in ("embed", "lag") if options[name] is not None}
         for name in ("columns", "key", "detrend", "sampling_interval", "transpose"):
@@ -56,7 +61,8 @@ def read(options: dict[str, Any]):
                 raise ArgumentError(f"`--{name.replace('_', '-')}` is for a file; name one, or leave it out.")
         return io.default_series(**(DEFAULT_EMBEDDING | given))
     lag = "mutual_information" if options["lag"] is None else options["lag"]
-    rest = {name: options[name] for name in ("columns", "key", "detrend", "sampling_interval", "transpose")}
+    names = ("columns", "key", "detrend", "missing", "sampling_interval", "transpose")
+    rest = {name: options[name] for name in names}
     series = io.read_series(options["path"], embed=options["embed"], lag=lag, **rest)
     if options["embed"] is None and series.values.shape[1] == 1:
         # One channel alone is no state: the same value comes with different futures.
@@ -80,7 +86,7 @@ def read_all(options: dict[str, Any]) -> list[Any]:
     # Delayed copies of a column share its mean and scale.
     channels = len(first.columns) // first.dimension
     rows = np.concatenate([one.to_original(one.values)[:, :channels] for one in series])
-    mean, scale = (np.tile(x, first.dimension) for x in (rows.mean(0), rows.std(0)))
+    mean, scale = (np.tile(x, first.dimension) for x in (np.nanmean(rows, 0), np.nanstd(rows, 0)))
     return [in_units(one, mean, scale) for one in series]
 
 
@@ -92,6 +98,22 @@ def in_units(series, mean, scale):
     return eqx.tree_at(lambda s: (s.values, s.mean, s.scale), series, (values, mean, scale))
 
 
+def gaps(series) -> int:
+    """How many values of the recording are missing, the delayed copies not counted."""
+    import numpy as np
+
+    return int(np.isnan(series.values[:, : len(series.columns) // series.dimension]).sum())
+
+
+def filled(series):
+    """The series with straight lines over its gaps, for what needs a value at every time."""
+    import equinox as eqx
+
+    from dynwarp import io
+
+    return eqx.tree_at(lambda s: s.values, series, io.fill_gaps(series.values))
+
+
 def split(series, held_out: float):
     """The stretch to train on and the tail that is held out, without the rows that hold samples of both."""
     import numpy as np
@@ -99,18 +121,20 @@ def split(series, held_out: float):
     if not 0 < held_out < 1:
         raise ArgumentError(f"`--validation-fraction` must lie between 0 and 1; got {held_out!r}.")
     train, tail = series.split(1 - held_out)
-    still = [name for name, extent in zip(series.columns, np.ptp(train.values, axis=0)) if extent == 0]
+    known = [column[np.isfinite(column)] for column in train.values.T]
+    still = [name for name, values in zip(series.columns, known) if values.size == 0 or np.ptp(values) == 0]
     if still:
         raise SeriesError(
-            f"{series.source}: column {', '.join(map(repr, still))} is constant over the {len(train.values)} rows to "
-            "train on and has no dynamics there; choose others with --columns, or hold out less with "
-            "--validation-fraction."
+            f"{series.source}: column {', '.join(map(repr, still))} is constant, or missing, over the "
+            f"{len(train.values)} rows to train on and has no dynamics there; choose others with --columns, or hold "
+            "out less with --validation-fraction."
         )
     return train, tail
 
 
 def recorded(fitted: dict[str, Any], path: Path | None):
-    """The recording that a model was trained on, found again, or another one read in the same way."""
+    """The recording that a model was trained on, found again, or another one read in the same way; with straight lines
+    over its gaps."""
     if not fitted:
         raise ArgumentError("The model file does not say how its recording is read; it was not made by `dynwarp fit`.")
     try:
@@ -125,11 +149,11 @@ def recorded(fitted: dict[str, Any], path: Path | None):
         series = in_units(series, np.array(trained["mean"]), np.array(trained["scale"]))
     if len(series.columns) != len(trained["columns"]):
         raise SeriesError(f"The recording has {len(series.columns)} columns; the model has {len(trained['columns'])}.")
-    return series
+    return filled(series) if gaps(series) else series
 
 
 def _embedding(text: str) -> int | str:
-    return "false_neighbours" if text == "auto" else int(text)
+    return {"auto": "false_neighbours", "continuity": text}.get(text) or int(text)
 
 
 def _names(text: str) -> list[str | int]:

@@ -92,7 +92,12 @@ def html_page(file: str, metadata: dict[str, Any], evaluation: _analysis.Analysi
     """The report of a training, one self-contained page."""
     facts, arrays = evaluation.facts, evaluation.arrays
     seeds = len(facts["prediction_error"]["values"])
-    sections = [_metrics(facts, seeds), _runs(arrays, series), _spectra(arrays, series), _projections(arrays, series)]
+    sections = [
+        _metrics(facts, seeds, metadata["series"]["missing"]),
+        _runs(arrays, series),
+        _spectra(arrays, series),
+        _projections(arrays, series),
+    ]
     if seeds > 1:
         sections.append(_losses(arrays["losses"], facts["best_seed"]))
     history = {name: np.asarray(x, float).tolist() for name, x in metadata["history"].items()}
@@ -105,7 +110,7 @@ def html_page(file: str, metadata: dict[str, Any], evaluation: _analysis.Analysi
     )
 
 
-def _metrics(facts, seeds: int) -> Section:
+def _metrics(facts, seeds: int, missing: int) -> Section:
     rows = []
     for key, name in _NAMES.items():
         median, low, high, count = _interval(facts[key]["values"])
@@ -119,6 +124,11 @@ def _metrics(facts, seeds: int) -> Section:
         "has no D_stsp and D_H. Halves: the metric between the halves of the training stretch. Chance: noise of the "
         "same covariance; for predictions, that the last value stays."
     )
+    if missing:
+        text += (
+            f" {missing} values of the recording are missing. The training left them out; here and in the figures "
+            "straight lines stand in their place."
+        )
     return Section("Metrics", [Text(text), Table(header, rows)])
 
 
@@ -161,6 +171,7 @@ def _projections(arrays, series: Series) -> Section:
     if recorded.shape[1] == 1:
         # One channel against its past.
         lag = series.lag or 1
+        lag = lag if isinstance(lag, int) else lag[0]
         recorded = np.concatenate([recorded[lag:], recorded[:-lag]], axis=1)
         free = None if free is None else np.concatenate([free[lag:], free[:-lag]], axis=1)
         names = [series.columns[0], f"{series.columns[0]}, {lag} samples earlier"]

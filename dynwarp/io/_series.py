@@ -476,7 +476,7 @@ def _check_values(x: np.ndarray, names: tuple[str, ...], source: str, *, keep: b
         row, column = (int(i) for i in np.argwhere(bad)[0])
         raise SeriesError(
             f"{source}: {int(bad.sum())} values are missing, NaN or infinite, the first in column {names[column]!r}, "
-            f"row {row}; fill them in, choose other `columns`, or keep them as gaps with `missing`."
+            f"row {row}; fill them in, choose other `columns`, or keep them as gaps, missing='keep' (--missing keep)."
         )
     constant = [name for name, low, high in zip(names, np.nanmin(x, 0), np.nanmax(x, 0)) if low == high]
     if constant:

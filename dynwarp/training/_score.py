@@ -5,10 +5,12 @@ from __future__ import annotations
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
 from dynwarp._checks import check_positive_integer, check_shape
 from dynwarp.errors import SeriesError
+from dynwarp.io import fill_gaps
 from dynwarp.metrics import power_spectrum_distance
 from dynwarp.training._reconstruction import Reconstruction, predict_standard
 
@@ -26,12 +28,14 @@ class ReconstructionScore(eqx.Module):
 
     **Arguments:**
 
-    - `values`: the recording in standardised units, shape `(T, N)`.
+    - `values`: the recording in standardised units, shape `(T, N)`. NaN are missing: predictions start in complete rows
+      and count what was observed, and the spectrum has straight lines over the gaps.
     - `channels`: how many of the leading channels count; the delayed copies of an embedding come after them.
     - `horizon`: of the predictions, in steps.
     - `bound`: on the free run, which lasts 4 T steps.
 
-    **Raises:** `SeriesError` where the recording is not longer than the horizon.
+    **Raises:** `SeriesError` where the recording is not longer than the horizon, or no complete row is followed by a
+    value so many steps later.
 
     Called with a [`Reconstruction`][dynwarp.training.Reconstruction]; a scalar, the lower the better. Cost: T `horizon`
     + 4 T steps of the map.
@@ -50,6 +54,8 @@ class ReconstructionScore(eqx.Module):
     """
 
     values: Float[Array, "T N"]
+    filled: Float[Array, "T N"]
+    start: int = eqx.field(static=True)
     channels: int = eqx.field(static=True)
     horizon: int = eqx.field(static=True)
     bound: float = eqx.field(static=True)
@@ -66,18 +72,27 @@ class ReconstructionScore(eqx.Module):
             raise SeriesError(
                 f"ReconstructionScore: {self.values.shape[0]} time steps are too few to predict {horizon} steps ahead."
             )
+        known = np.isfinite(np.asarray(self.values))
+        complete = known.all(axis=1)
+        if not (complete[: -self.horizon, None] & known[self.horizon :, : self.channels]).any():
+            raise SeriesError(
+                f"ReconstructionScore: no complete row of `values` is followed by a value {self.horizon} steps later."
+            )
+        self.start = int(np.argmax(complete))
+        self.filled = jnp.asarray(fill_gaps(np.asarray(self.values)), self.values.dtype)
 
     def __call__(self, model: Reconstruction) -> Float[Array, ""]:
-        values = self.values.astype(model.mean.dtype)
+        values, known = self.filled.astype(model.mean.dtype), jnp.isfinite(self.values)
         length, n = values.shape[0], self.horizon
-        seen = values[:, : self.channels]
-        error = jnp.mean((predict_standard(model, values[:-n], n)[:, : self.channels] - seen[n:]) ** 2)
-        persistence = jnp.mean((seen[:-n] - seen[n:]) ** 2)
+        seen, there = values[:, : self.channels], known[:, : self.channels]
+        counted = jnp.all(known[:-n], axis=1, keepdims=True) & there[n:]
+        error = jnp.mean((predict_standard(model, values[:-n], n)[:, : self.channels] - seen[n:]) ** 2, where=counted)
+        persistence = jnp.mean((seen[:-n] - seen[n:]) ** 2, where=counted)
 
         def step(state, _):
             return model.map(state), model.decode(state)[: self.channels]
 
-        _, free = jax.lax.scan(step, model.encode(values[0]), length=4 * length)
+        _, free = jax.lax.scan(step, model.encode(values[self.start]), length=4 * length)
         low, high = jnp.min(seen, 0), jnp.max(seen, 0)
         bounded = jnp.all(jnp.abs(free - (low + high) / 2) <= self.bound * (high - low))
         distance = power_spectrum_distance(seen, jnp.where(bounded, free[-length:], seen), smoothing=_SMOOTHING)

@@ -221,6 +221,11 @@ def test_interrupt_keeps_the_model_and_resume_completes_it(folder, recording, mo
         assert main(["fit", str(recording), "--out", str(path), *options]) == 130
     assert dw.io.load_metadata(path)["dynwarp fit"]["stats"]["interrupted"] is True
     assert "--resume" in capsys.readouterr().out
+    for other, name in ((["--noise", "0.3"], "noise"), (["--relu-size", "3"], "model")):
+        assert main(["fit", str(recording), "--out", str(path), "--resume", *options, *other]) == 2
+        complaint = capsys.readouterr().err
+        assert f"another `{name}`" in complaint
+        assert complaint.count("\n") == 1
     assert main(["fit", str(recording), "--out", str(path), "--resume", *options]) == 0
     np.testing.assert_array_equal(dw.io.load(path).map.W, dw.io.load(whole).map.W)
 

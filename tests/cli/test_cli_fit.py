@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import dynwarp as dw
-from dynwarp.cli import main
+from dynwarp.cli import _recording, main
 
 SIZES = {"--steps": 6, "--state-size": 6, "--relu-size": 2, "--sequence-length": 8, "--batch-size": 2}
 TINY = ["--quiet", *(str(word) for pair in SIZES.items() for word in pair)]
@@ -70,6 +70,41 @@ def test_no_report_other_forcings_and_presets(folder):
     options = dw.io.load_metadata(path)["dynwarp fit"]["options"]
     assert (options["noise"], options["lr"], options["steps"], options["alpha"]) == (0.05, 1e-3, 6, 0.3)
     assert options["interval"] == 8
+
+
+def test_a_recording_with_gaps_goes_through_by_masks(folder, capsys):
+    x = np.load(folder / "one.npy")
+    x[30:33], x[50, 0], x[140, 1] = np.nan, np.nan, np.inf
+    np.save(folder / "gaps.npy", x)
+    path, words = folder / "gaps.dynwarp", ["fit", str(folder / "gaps.npy"), *TINY]
+    assert main([*words, "--out", str(path)]) == 2
+    assert "8 values are missing" in capsys.readouterr().err
+    assert not path.exists()
+    assert main([*words, "--out", str(path), "--missing", "keep"]) == 0
+    assert "missing: 8 of 320 values, left out of the training" in capsys.readouterr().out
+    facts = dw.io.load_metadata(path)["dynwarp fit"]
+    assert (facts["series"]["missing"], facts["stats"]["skipped"]) == (8, 0)
+    assert "8 values of the recording are missing" in path.with_name("gaps-fit.html").read_text()
+    model = dw.io.load(path)
+    np.testing.assert_allclose(model.mean, np.nanmean(np.where(np.isfinite(x), x, np.nan), 0), rtol=1e-6)
+    # What analyze reads has lines over the gaps.
+    seen = _recording.recorded(facts, None)
+    np.testing.assert_allclose(seen.to_original(seen.values), dw.io.fill_gaps(x), rtol=1e-9, atol=1e-9)
+    x[:, 1] = np.nan
+    np.save(folder / "gaps.npy", x)
+    assert main([*words, "--out", str(folder / "none.dynwarp"), "--missing", "keep"]) == 2
+    assert "every value is missing in column 'column 1'" in capsys.readouterr().err
+
+
+def test_delays_that_are_not_even_and_patience(folder):
+    wave = np.sin(0.156 * np.arange(600))
+    np.save(folder / "wave.npy", wave)
+    path = folder / "wave.dynwarp"
+    words = ["--embed", "continuity", "--patience", "1", "--no-report"]
+    assert main(["fit", str(folder / "wave.npy"), "--out", str(path), *TINY, *words]) == 0
+    series = dw.io.load_metadata(path)["dynwarp fit"]["series"]
+    assert (series["dimension"], series["lag"]) == (2, list(dw.io.choose_delays(wave)))
+    assert dw.io.load(path).observation_size == 2
 
 
 @pytest.mark.parametrize(

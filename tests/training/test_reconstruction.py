@@ -111,3 +111,27 @@ def test_score_messages():
         training.ReconstructionScore(np.zeros((10, 2)), horizon=20)
     with pytest.raises(ShapeError, match="values"):
         training.ReconstructionScore(np.zeros(10))
+
+
+def test_the_score_of_a_recording_with_gaps_counts_what_was_observed():
+    t = np.arange(60.0)
+    x = np.stack([np.sin(t / 3), np.cos(t / 3), np.sin(t / 5)], axis=1)
+    x[0, 0], x[20:23, 1], x[40] = np.nan, np.nan, np.nan
+    model = dw.training.Reconstruction(dw.models.ALRNN(4, 1, key=jax.random.key(0)), 3, key=jax.random.key(1))
+    horizon = 4
+    score = dw.training.ReconstructionScore(jnp.asarray(x), channels=2, horizon=horizon)
+    assert score.start == 1
+    filled = dw.io.fill_gaps(x)
+    predicted = np.asarray(model.predict(jnp.asarray(filled), horizon))
+    errors, still = [], []
+    for i in range(len(x) - horizon):
+        for channel in range(2):
+            if np.isfinite(x[i]).all() and np.isfinite(x[i + horizon, channel]):
+                errors.append((predicted[i, channel] - x[i + horizon, channel]) ** 2)
+                still.append((x[i, channel] - x[i + horizon, channel]) ** 2)
+    free = np.asarray(model.generate(jnp.asarray(x[1]), 4 * len(x)))
+    free = np.concatenate([x[1:2], free])[3 * len(x) : 4 * len(x), :2]
+    distance = dw.metrics.power_spectrum_distance(jnp.asarray(filled[:, :2]), jnp.asarray(free), smoothing=2.0)
+    np.testing.assert_allclose(score(model), np.mean(errors) / np.mean(still) + distance, rtol=1e-9)
+    with pytest.raises(dw.errors.SeriesError, match="no complete row"):
+        dw.training.ReconstructionScore(jnp.asarray(np.where(np.arange(3) == 2, np.nan, x)), horizon=horizon)
