@@ -196,12 +196,12 @@ def _history(problem: Problem, theta, tolerance) -> CurvatureHistory:
     def advance(carry, x):
         drives, clock = x
         values = [(state, drive) for state, drive in zip(carry, drives)]
-        return push_jet(lambda at: step(*at, clock), values), None
+        return push_jet(lambda at: step(at[0], at[1], clock), values), None
 
     def see(carry):
         if problem.observation.readout is not None:
             carry = push_jet(problem.observation.readout, carry)
-        return _measure(*carry, tolerance)
+        return _measure(carry, tolerance)
 
     def outer(carry, xs):
         if schedule.shape[1] == 1:
@@ -219,8 +219,9 @@ def _history(problem: Problem, theta, tolerance) -> CurvatureHistory:
     return found
 
 
-def _measure(state, tangents, second, tolerance) -> CurvatureHistory:
-    """The curvatures at one point and time, from derivatives `(m, o)` and `(m, m, o)`."""
+def _measure(jet, tolerance) -> CurvatureHistory:
+    """The curvatures at one point and time, from what is seen `(o,)` and its derivatives `(m, o)` and `(m, m, o)`."""
+    state, tangents, second = jet
     m = len(tangents)
     frame, factor = orthonormal_frame(tangents.T)
     along = jnp.einsum("oa,ijo->ija", frame, second, precision="highest")

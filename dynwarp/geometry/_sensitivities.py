@@ -12,7 +12,7 @@ import numpy as np
 
 from dynwarp._simulate._scan import match_dtype
 from dynwarp.geometry._observation import Observation
-from dynwarp.geometry._schedule import Clock, Schedule, Step, initial
+from dynwarp.geometry._schedule import Clock, Step, initial
 
 
 class Sensitivities(eqx.Module):
@@ -28,12 +28,15 @@ class Sensitivities(eqx.Module):
 
 
 class Problem(eqx.Module):
-    """What is differentiated, and what is kept of it; with `time`, the velocity is the first tangent."""
+    """What is differentiated, and what is kept of it; with `time`, the velocity is the first tangent.
+
+    `schedule` is a `Schedule`, or None for adaptive steps.
+    """
 
     step: Step
     manifold: Any
     state0: Any
-    schedule: Schedule
+    schedule: Any
     observation: Observation
     time: bool = eqx.field(static=True)
     keep: bool = eqx.field(static=True)

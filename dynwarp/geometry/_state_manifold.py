@@ -12,17 +12,20 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from dynwarp._checks import check_finite, check_shape, check_state
 from dynwarp._simulate import simulate
 from dynwarp._typing import State
-from dynwarp.dynamics._stepping import as_floating, is_field
+from dynwarp.dynamics._stepping import is_field
 from dynwarp.errors import ArgumentError
 from dynwarp.geometry._adaptive import Signal
 from dynwarp.geometry._immersion import Immersion
 from dynwarp.geometry._kinks import refuse_kinks
-from dynwarp.geometry._observation import as_readout
-from dynwarp.geometry._schedule import initial
+from dynwarp.geometry._observation import Observation, as_readout, check_observation
+from dynwarp.geometry._schedule import Step, initial
+from dynwarp.geometry._sensitivities import Problem
+from dynwarp.geometry._setting import check_breakpoints, check_initial, check_step, fixed_schedule, map_schedule
+from dynwarp.geometry._tableau import RUNGE_KUTTA, tableau_of
 from dynwarp.models import AbstractField, AbstractMap
+from dynwarp.models._cell import prepared
 from dynwarp.tasks import InputManifold
 
 _CALLER = "state_manifold"
@@ -57,7 +60,8 @@ def state_manifold(
       [`representation_metric`][dynwarp.geometry.representation_metric]; the surface is then that of the outputs.
     - `dt`: of a field, fixed Runge-Kutta steps, whose derivatives are exact. Without it steps are adaptive, and the
       error of second derivatives is not controlled: it is larger than the tolerance of the state.
-    - `solver`: of a field, a diffrax solver in the place of the classical Runge-Kutta method, or of Tsit5 without `dt`.
+    - `solver`: of a field, an explicit diffrax solver in the place of the classical Runge-Kutta method; without `dt`
+      any, in the place of Tsit5.
     - `breakpoints`: of a field, times at which the input jumps; by default those that a task names itself.
     - `smooth`: curvature needs two derivatives. None looks for kinks in the step of the model and in the readout,
       and refuses those that have one: ReLU networks are flat in pieces, and all their curvature sits in the creases,
@@ -82,61 +86,64 @@ def state_manifold(
     of_field = is_field(model, _CALLER)
     if not isinstance(manifold, InputManifold):
         raise ArgumentError(f"{_CALLER}: `manifold` must be an InputManifold; got {type(manifold).__name__}.")
-    if not callable(state0):
-        state0 = as_floating(state0)
-        check_state(model, state0, caller=_CALLER)
-        check_finite(state0, "state0", caller=_CALLER)
     theta = jax.ShapeDtypeStruct((manifold.dim,), jnp.zeros(()).dtype)
-    readout = as_readout(model, readout, eqx.filter_eval_shape(initial, state0, theta).dtype, _CALLER)
+    state0, state = check_initial(model, state0, theta, _CALLER)
+    check_step(model, manifold, theta, state, of_field, _CALLER)
+    readout = as_readout(model, readout, state.dtype, _CALLER)
+    observation = Observation(readout)
+    check_observation(observation, model, state.dtype, _CALLER)
     if smooth is None:
         refuse_kinks(model, readout, _CALLER)
+
+    tableau, plan = RUNGE_KUTTA, None
     if of_field:
         if t is None or step is not None:
             raise ArgumentError(f"{_CALLER}: a field needs `t`, the time of the states, and takes no `step`.")
         if not float(t) > float(t0):
             raise ArgumentError(f"{_CALLER}: `t` must be after `t0`, {t0}; got {t}.")
-        if breakpoints is None and hasattr(manifold, "breakpoints"):
-            with jax.ensure_compile_time_eval():
-                breakpoints = manifold.breakpoints()  # pyright: ignore[reportAttributeAccessIssue]
-        if breakpoints is not None and len(breakpoints) == 0:
-            breakpoints = None
-        fn = _FieldStates(model, manifold, state0, readout, (float(t0), float(t)), dt, solver, breakpoints)
+        breaks = check_breakpoints(manifold, breakpoints, _CALLER)
+        times = (float(t0), float(t))
+        if dt is not None:
+            tableau = tableau_of(solver, _CALLER)
+            plan = fixed_schedule(np.asarray(times), None, dt, breaks, state.dtype, _CALLER)
     else:
         if any(option is not None for option in (t, dt, solver, breakpoints)):
             raise ArgumentError(f"{_CALLER}: a map takes `step`, without `t`, `dt`, `solver` and `breakpoints`.")
-        inputs = eqx.filter_eval_shape(manifold, theta)
-        check_shape(inputs, "manifold(theta)", ("T", model.input_size), caller=_CALLER)
-        steps = inputs.shape[0]
+        steps = eqx.filter_eval_shape(manifold, theta).shape[0]
         step = steps - 1 if step is None else step
         if not isinstance(step, int | np.integer) or not -steps <= step < steps:
             raise ArgumentError(f"{_CALLER}: `step` must be the index of one of the {steps} states; got {step!r}.")
-        fn = _MapStates(model, manifold, state0, readout, int(step) % steps + 1)
+        plan = map_schedule(manifold, theta, int(step) % steps + 1, None, _CALLER)
+    if plan is None:
+        fn = _AdaptiveStates(model, manifold, state0, observation, times, solver, breaks)
+    else:
+        fn = _FixedStates(Problem(Step(model, tableau), manifold, state0, plan, observation, time=False, keep=False))
     return Immersion(fn, dim=manifold.dim, periods=manifold.periods, bounds=manifold.bounds, tolerance=tolerance)
 
 
-class _MapStates(eqx.Module):
-    """theta -> what is seen of the state of a map after a number of steps."""
+class _FixedStates(eqx.Module):
+    """theta -> what is seen of the state after the last of fixed steps, of a map or of a field."""
 
-    model: Any
-    manifold: Any
-    state0: Any
-    readout: Any
-    steps: int = eqx.field(static=True)
+    problem: Problem
 
+    @eqx.filter_jit
     def __call__(self, theta):
-        state = simulate(self.model, initial(self.state0, theta), self.manifold(theta)[: self.steps], last_only=True)
-        return state if self.readout is None else self.readout(state)
+        problem = self.problem
+        step = eqx.tree_at(lambda s: s.model, problem.step, prepared(problem.step.model))
+        of_steps, state = problem.start(theta)
+        clock = problem.schedule.flat_clock()
+        state, _ = jax.lax.scan(lambda z, x: (step(z, *x), None), state, (of_steps, clock))
+        return problem.observation(state)
 
 
-class _FieldStates(eqx.Module):
-    """theta -> what is seen of the state of a field at the second of two times."""
+class _AdaptiveStates(eqx.Module):
+    """theta -> what is seen of the state of a field at the second of two times, by adaptive steps."""
 
     model: Any
     manifold: Any
     state0: Any
-    readout: Any
+    observation: Observation
     times: tuple[float, float] = eqx.field(static=True)
-    dt: Any = eqx.field(static=True)
     solver: Any
     breakpoints: Any
 
@@ -146,10 +153,9 @@ class _FieldStates(eqx.Module):
             initial(self.state0, theta),
             Signal(self.manifold, theta),
             ts=np.asarray(self.times),
-            dt=self.dt,
             solver=self.solver,
             breakpoints=self.breakpoints,
-            adjoint=diffrax.DirectAdjoint() if self.dt is None else None,
+            adjoint=diffrax.DirectAdjoint(),
             last_only=True,
         )
-        return state if self.readout is None else self.readout(state)
+        return self.observation(state)

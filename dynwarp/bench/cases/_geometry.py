@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import diffrax
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -121,7 +122,7 @@ def _heun_loop(model, manifold, thetas):
 )
 def field_metric(*, state_size: int, side: int, dt: float, seed: int) -> Kernel:
     """The metric of a rate network that keeps two angles in mind, after every Heun step, over a grid on the torus."""
-    manifold = dw.tasks.WorkingMemory(dt=dt)
+    manifold = dw.tasks.WorkingMemory(dt=dt)  # pyright: ignore[reportCallIssue]
     model = dw.models.CTRNN(3, state_size, key=jax.random.key(seed))
     # Another chart for each seed.
     thetas = manifold.grid(side).reshape(-1, 2) + 0.1 * seed
@@ -146,24 +147,12 @@ def _last_metric(model, manifold, thetas, state0, readout, method):
     ).G
 
 
-class _Mixed(dw.tasks.InputManifold):
+class _Mixed(eqx.Module):
     """Inputs with many coordinates, mixed at random."""
 
     mixing: jax.Array
 
-    @property
-    def dim(self):
-        return self.mixing.shape[-1]
-
-    @property
-    def periods(self):
-        return (None,) * self.dim
-
-    @property
-    def bounds(self):
-        return ((-1.0, 1.0),) * self.dim
-
-    def __call__(self, theta, t=None):
+    def __call__(self, theta):
         return jnp.tanh(self.mixing @ theta)
 
 
@@ -175,7 +164,8 @@ class _Mixed(dw.tasks.InputManifold):
 def last_metric(*, state_size: int, steps: int, coordinates: int, points: int, seed: int) -> Kernel:
     """The metric of two outputs after the last step, over many coordinates: what adjoints are for."""
     model = dw.models.Elman(2, state_size, key=jax.random.key(seed))
-    manifold = _Mixed(normal(seed + 1, (steps, 2, coordinates), "float64", scale=coordinates**-0.5))
+    mixing = normal(seed + 1, (steps, 2, coordinates), "float64", scale=coordinates**-0.5)
+    manifold = dw.tasks.FunctionManifold(_Mixed(mixing), dim=coordinates)
     thetas = jax.random.uniform(jax.random.key(seed + 2), (points, coordinates), minval=-1.0)
     readout = normal(seed + 3, (2, state_size), "float64", scale=state_size**-0.5)
     arguments = (model, manifold, thetas, jnp.zeros(state_size), readout)
