@@ -41,7 +41,8 @@ class Warping(eqx.Module):
     - `boundary_stretch`: the mean of G along the relevant coordinates at the points of the boundary over its mean at
       the others; None without `boundary`.
 
-    |.| is the Frobenius norm. NaN where a metric is degenerate at a point.
+    |.| is the Frobenius norm. Where the metric of a point is degenerate to working precision, as before a coordinate
+    has reached the states, all that needs its logarithm is NaN at that time.
     """
 
     scale: Float[Array, " T"]
@@ -163,10 +164,18 @@ def norm(matrix):
     return root(jnp.sum(matrix**2, axis=(-2, -1)))
 
 
+def _positive_eigh(matrix):
+    w, v = jnp.linalg.eigh(matrix)
+    # An eigenvalue below rounding may have either sign: its logarithm would be an accident.
+    least = w.shape[-1] * jnp.finfo(w.dtype).eps * w[..., -1:]
+    return jnp.where(w > least, w, jnp.nan), v
+
+
 @functools.partial(jax.custom_jvp, nondiff_argnums=(1,))
 def spectral(matrix, kind):
-    """log(A) or A^(-1/2) of symmetric positive definite matrices; its derivative needs no gap between eigenvalues."""
-    w, v = jnp.linalg.eigh(matrix)
+    """log(A) or A^(-1/2) of symmetric positive definite matrices, NaN where A is singular to working precision; its
+    derivative needs no gap between eigenvalues."""
+    w, v = _positive_eigh(matrix)
     values = jnp.log(w) if kind == "log" else 1 / jnp.sqrt(w)
     return (v * values[..., None, :]) @ jnp.swapaxes(v, -1, -2)
 
@@ -175,7 +184,7 @@ def spectral(matrix, kind):
 def _spectral_jvp(kind, primals, tangents):
     # Daleckii & Krein: the derivative in the basis of eigenvectors is the table of divided differences.
     (matrix,), (tangent,) = primals, tangents
-    w, v = jnp.linalg.eigh(matrix)
+    w, v = _positive_eigh(matrix)
     a, b = w[..., :, None], w[..., None, :]
     if kind == "log":
         z = (a - b) / (a + b)

@@ -85,6 +85,15 @@ def test_gradient_also_at_equal_eigenvalues():
     assert jnp.isfinite(grad(INPUT[:, None] + 0 * G, INPUT)[0]).all()
 
 
+def test_degenerate_metrics_have_no_logarithm():
+    thin = np.array([0.3, 0.7])
+    found = RUN(G.at[2, 1].set(np.outer(thin, thin)), INPUT)
+    for name in ("scale", "anisotropy", "inhomogeneity", "index"):
+        assert np.isnan(getattr(found, name)).tolist() == [False, True, False]
+    assert np.isnan(found.speed).all()
+    assert np.isfinite(found.relevance_ratio).all()
+
+
 def test_one_coordinate_and_float32():
     found = warping(jnp.full((4, 2, 1, 1), 4.0, jnp.float32), relevant=[0], boundary=jnp.arange(4) == 0)
     assert found.relevance_ratio is found.relevance_quantiles is found.irrelevant_share is None
