@@ -16,11 +16,13 @@ from dynwarp.geometry._curvature_energy import CurvatureEnergy as CurvatureEnerg
 from dynwarp.geometry._curvature_energy import curvature_energy as curvature_energy
 from dynwarp.geometry._curvature_history import CurvatureHistory as CurvatureHistory
 from dynwarp.geometry._curvature_history import curvature_history as curvature_history
+from dynwarp.geometry._gauss_bonnet import GaussBonnet as GaussBonnet
 from dynwarp.geometry._geodesic_coordinates import GeodesicCoordinates as GeodesicCoordinates
 from dynwarp.geometry._geodesic_coordinates import geodesic_coordinates as geodesic_coordinates
 from dynwarp.geometry._geodesics import Geodesic as Geodesic
 from dynwarp.geometry._immersion import Immersion as Immersion
 from dynwarp.geometry._interpolant import Interpolant as Interpolant
+from dynwarp.geometry._karcher import KarcherMean as KarcherMean
 from dynwarp.geometry._metric import Metric as Metric
 from dynwarp.geometry._metric_penalty import MetricPenalty as MetricPenalty
 from dynwarp.geometry._persistence import Persistence as Persistence

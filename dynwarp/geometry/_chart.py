@@ -17,8 +17,21 @@ from dynwarp._typing import Scalar
 from dynwarp.dynamics._stepping import as_floating
 from dynwarp.errors import ArgumentError
 from dynwarp.geometry._frames import independence, invert_upper, solve_transposed
-from dynwarp.geometry._geodesics import Geodesic, connect, distance, exponential, pairwise, spline, transport, within
-from dynwarp.geometry._interpolant import interpolate
+from dynwarp.geometry._gauss_bonnet import GaussBonnet, gauss_bonnet
+from dynwarp.geometry._geodesics import (
+    Geodesic,
+    connect,
+    distance,
+    exponential,
+    holonomy,
+    pairwise,
+    spline,
+    transport,
+    within,
+)
+from dynwarp.geometry._interpolant import dtype_of, interpolate, tensor_axes
+from dynwarp.geometry._karcher import KarcherMean, karcher_mean
+from dynwarp.geometry._pointwise import sectional, status, stretches, tolerance_of
 
 
 class AbstractChart(eqx.Module):
@@ -105,6 +118,44 @@ class AbstractChart(eqx.Module):
             )
         return _scalar_curvature(self, self._point(x, "gaussian_curvature")) / 2
 
+    def sectional_curvature(self, x: Float[Array, " m"], v: Float[Array, " m"], w: Float[Array, " m"]) -> Scalar:
+        """R(v, w, v, w) / (|v|^2 |w|^2 - <v, w>^2), the Gaussian curvature of the surface of geodesics in the plane of
+        two tangents.
+
+        NaN where they do not span a plane: where the sine of the angle between them is below `tolerance`.
+        """
+        caller = "sectional_curvature"
+        return sectional(self, self._point(x, caller), self._point(v, caller, "v"), self._point(w, caller, "w"))
+
+    def principal_stretches(self, x: Float[Array, " m"], *, reference: Any = None) -> Float[Array, " m"]:
+        """The factors by which lengths in a reference are stretched, least first, `(m,)`: the square roots of the
+        eigenvalues of G_ref^-1 G.
+
+        **Arguments:** `reference`, another chart of the same coordinates or its metric at x, `(m, m)`; None is that of
+        the coordinates.
+        """
+        x = self._point(x, "principal_stretches")
+        if reference is not None and not isinstance(reference, AbstractChart):
+            reference = as_floating(reference)
+            check_shape(reference, "reference", (self.dim,) * 2, caller=f"{type(self).__name__}.principal_stretches")
+        return stretches(self, x, reference)
+
+    def isotropy(self, x: Float[Array, " m"], *, reference: Any = None) -> Scalar:
+        """The least principal stretch over the largest: 1 where angles are kept, 0 where the metric is degenerate."""
+        found = self.principal_stretches(x, reference=reference)
+        return found[0] / found[-1]
+
+    def distortion(self, x: Float[Array, " m"], *, reference: Any = None) -> Scalar:
+        """|log(G_ref^-1/2 G G_ref^-1/2)|, the affine-invariant distance of the metrics: 0 of an isometry,
+        2 log(s) sqrt(m) of a similarity by s, infinite where one is degenerate."""
+        return 2 * jnp.linalg.norm(jnp.log(self.principal_stretches(x, reference=reference)))
+
+    def status(self, x: Float[Array, " m"]) -> RESULTS:
+        """Why there is no connection and no curvature at x: `singular` where the coordinate directions are not
+        independent, `non_finite`, `outside` of the bounds; `successful` where there is."""
+        x = self._point(x, "status")
+        return status(self, x, within(self, x))
+
     def exp(self, x: Float[Array, " m"], v: Float[Array, " m"]) -> Float[Array, " m"]:
         """The exponential map: the end of the geodesic of unit time that leaves x with the velocity v, `(m,)`.
 
@@ -113,14 +164,14 @@ class AbstractChart(eqx.Module):
         """
         return exponential(self, self._point(x, "exp"), self._point(v, "exp", "v"))
 
-    def connect(self, x: Float[Array, " m"], y: Float[Array, " m"], *, nodes: int = 12, turns: int = 1) -> Geodesic:
+    def connect(self, x: Float[Array, " m"], y: Float[Array, " m"], *, nodes: int = 16, turns: int = 1) -> Geodesic:
         """The shortest geodesic found from x to y, as a curve, with a code and with the runner-up.
 
         From the straight line in the chart, the nearer way around each period and up to `turns` more either way around,
         a polyline of 32 segments is shortened until it is a minimum; the shortest, and those within 3 % of it, are
         refined by Newton's method on Legendre collocation in 16 panels of `nodes` nodes each, whose ends move to where
         the coordinates turn. Where the code is successful it is a geodesic that no other one nearby undercuts, to about
-        1e-10; that no shorter one exists is certain only within the injectivity radius. Under `jax.vmap` the lanes that
+        1e-8; that no shorter one exists is certain only within the injectivity radius. Under `jax.vmap` the lanes that
         are hard take the time, not all of them. Differentiable once in the points and the chart, by the implicit
         function theorem.
 
@@ -132,7 +183,7 @@ class AbstractChart(eqx.Module):
         return connect(self, *self._ends(x, y, nodes, turns, "connect"))
 
     def log(
-        self, x: Float[Array, " m"], y: Float[Array, " m"], *, nodes: int = 12, turns: int = 1
+        self, x: Float[Array, " m"], y: Float[Array, " m"], *, nodes: int = 16, turns: int = 1
     ) -> Float[Array, " m"]:
         """The logarithm: the velocity at x of the shortest geodesic found that is at y at time 1, `(m,)`.
 
@@ -141,7 +192,7 @@ class AbstractChart(eqx.Module):
         found = self.connect(x, y, nodes=nodes, turns=turns)
         return _where_found(found, found.velocity)
 
-    def distance(self, x: Float[Array, " m"], y: Float[Array, " m"], *, nodes: int = 12, turns: int = 1) -> Scalar:
+    def distance(self, x: Float[Array, " m"], y: Float[Array, " m"], *, nodes: int = 16, turns: int = 1) -> Scalar:
         """The length of the shortest geodesic found from x to y; NaN where none was. Pairs: `jax.vmap`.
 
         Being least, lengths have the square of the error of the curve: they are given where the speed varies by less
@@ -149,7 +200,7 @@ class AbstractChart(eqx.Module):
         """
         return distance(self, *self._ends(x, y, nodes, turns, "distance"))
 
-    def distances(self, points: Float[Array, "n m"], *, nodes: int = 12, turns: int = 1) -> Float[Array, "n n"]:
+    def distances(self, points: Float[Array, "n m"], *, nodes: int = 16, turns: int = 1) -> Float[Array, "n n"]:
         """The distances between all pairs of n points, `(n, n)`, symmetric; each pair is solved once.
 
         NaN where no geodesic was found; `distance` and `connect` tell more of one pair. Differentiable like `distance`.
@@ -163,12 +214,84 @@ class AbstractChart(eqx.Module):
         return pairwise(self, points, nodes, turns)
 
     def geodesic(
-        self, x: Float[Array, " m"], y: Float[Array, " m"], n: int, *, nodes: int = 12, turns: int = 1
+        self, x: Float[Array, " m"], y: Float[Array, " m"], n: int, *, nodes: int = 16, turns: int = 1
     ) -> Float[Array, "n m"]:
         """n points of it at equal distances, both ends among them, `(n, m)`; NaN where none was found."""
         n = check_positive_integer(n, "n", minimum=2, caller=f"{type(self).__name__}.geodesic")
         found = self.connect(x, y, nodes=nodes, turns=turns)
         return _where_found(found, jax.vmap(found)(jnp.linspace(0, 1, n, dtype=found.start.dtype)))
+
+    def karcher_mean(
+        self, points: Float[Array, "n m"], *, weights: Any = None, nodes: int = 16, turns: int = 1
+    ) -> KarcherMean:
+        """The point of which the squares of the distances to n points, `(n, m)`, are least on average, certified.
+
+        By steps to the mean of the logarithms, from the point nearest to the others. Differentiable once in the points,
+        the weights and the chart.
+
+        **Arguments:** `weights`, `(n,)`, positive; they are divided by their sum.
+
+        **Cost:** about 10 logarithms of each point.
+        """
+        caller = f"{type(self).__name__}.karcher_mean"
+        nodes, turns = self._options(nodes, turns, "karcher_mean")
+        points = as_floating(points)
+        check_shape(points, "points", ("n", self.dim), caller=caller)
+        self._check_inside(points, "points", "karcher_mean")
+        weights = jnp.ones(len(points), points.dtype) if weights is None else as_floating(weights).astype(points.dtype)
+        check_shape(weights, "weights", (len(points),), caller=caller)
+        known = concrete(weights)
+        if known is not None and not (known > 0).all():
+            raise ArgumentError(f"{caller}: `weights` must be positive; got {known.min()}.")
+        return karcher_mean(self, points, weights / jnp.sum(weights), nodes, turns)
+
+    def holonomy(self, loop: Any) -> Float[Array, "m m"]:
+        """How tangents turn that are carried parallel around a loop, `(m, m)`, orthogonal, in an orthonormal frame.
+
+        Of a surface it is a rotation by the integral of K dA enclosed, modulo 2 pi, in the sense of the loop:
+        `arctan2(H[1, 0], H[0, 0])`.
+
+        **Arguments:** `loop`, as `curve` of `parallel_transport`; its ends must be the same point, up to periods.
+
+        **Raises:** `ArgumentError` where they are not.
+        """
+        loop = self._curve(loop, "holonomy")
+        first, last = (loop(jnp.asarray(s)) for s in (0.0, 1.0))
+        gap = [d if p is None else d - p * jnp.round(d / p) for d, p in zip(last - first, self.periods)]
+        known = concrete(jnp.max(jnp.abs(jnp.stack(gap))))
+        if known is not None and not known <= 1e-6 * (1 + np.max(np.abs(first))):
+            raise ArgumentError(
+                f"{type(self).__name__}.holonomy: `loop` must end where it begins, up to periods; off by {known:.3g}."
+            )
+        return holonomy(self, loop)
+
+    def gauss_bonnet(self, n: int | Sequence[int]) -> GaussBonnet:
+        """The integral of the curvature of a surface over its chart, and the Euler characteristic that follows.
+
+        Equally spaced points along periodic coordinates, Gauss-Legendre nodes along bounded ones.
+
+        **Arguments:** `n`, the number of points, at least 4, or a sequence of one for each coordinate.
+
+        **Raises:** `ArgumentError` unless the dimension is 2 and each coordinate has a period or finite bounds.
+        """
+        if self.dim != 2:
+            raise ArgumentError(f"{type(self).__name__}.gauss_bonnet: of surfaces, of 2 dimensions; got {self.dim}.")
+        axes = tensor_axes(self, n, f"{type(self).__name__}.gauss_bonnet")
+        return gauss_bonnet(self, axes, dtype_of(self))
+
+    def regularised(self, scale: float, *, reference: Any = None) -> Any:
+        """The [`Metric`][dynwarp.geometry.Metric] G + scale^2 G_ref, which has curvature and geodesics where G is
+        degenerate; they are its own, not those of G, and near there they depend on `scale`.
+
+        **Arguments:** `scale`, positive, in lengths of the manifold per length of the reference; `reference`, another
+        chart of the same coordinates, or None for that of the coordinates.
+        """
+        from dynwarp.geometry._metric import Metric
+
+        if not scale > 0:
+            raise ArgumentError(f"{type(self).__name__}.regularised: `scale` must be positive; got {scale}.")
+        fn = _Regularised(self, reference, float(scale))
+        return Metric(fn, dim=self.dim, periods=self.periods, bounds=self.bounds, tolerance=self.tolerance)
 
     def parallel_transport(self, curve: Any, v: Float[Array, " m"]) -> Float[Array, " m"]:
         """The tangent v at the start of a curve carried parallel to its end, `(m,)`.
@@ -177,13 +300,16 @@ class AbstractChart(eqx.Module):
         least 4 points `(n, m)` at equal steps of it, through which a cubic spline is laid (error n^-4); `v`, `(m,)`.
         """
         v = self._point(v, "parallel_transport", "v")
-        if not callable(curve):
-            curve = as_floating(curve)
-            check_shape(curve, "curve", ("n", self.dim), caller=f"{type(self).__name__}.parallel_transport")
-            if len(curve) < 4:
-                raise ArgumentError(f"parallel_transport: `curve` must hold at least 4 points; got {len(curve)}.")
-            curve = spline(curve)
-        return transport(self, curve, v)
+        return transport(self, self._curve(curve, "parallel_transport"), v)
+
+    def _curve(self, curve, caller):
+        if callable(curve):
+            return curve
+        curve = as_floating(curve)
+        check_shape(curve, "curve", ("n", self.dim), caller=f"{type(self).__name__}.{caller}")
+        if len(curve) < 4:
+            raise ArgumentError(f"{caller}: `curve` must hold at least 4 points; got {len(curve)}.")
+        return spline(curve)
 
     def surrogate(self, grid: int | Sequence[int]) -> Self:
         """The same with `fn` replaced by its interpolant on a tensor grid, for geodesics, distance matrices and maps of
@@ -233,9 +359,20 @@ class AbstractChart(eqx.Module):
 
     def _check(self, factor, *values):
         """The values where the coordinate directions are independent, NaN elsewhere."""
-        tolerance = np.finfo(factor.dtype).eps ** 0.25 if self.tolerance is None else self.tolerance
-        valid = independence(factor) >= tolerance
+        valid = independence(factor) >= tolerance_of(self, factor.dtype)
         return tuple(jnp.where(valid, value, jnp.nan) for value in values)
+
+
+class _Regularised(eqx.Module):
+    """G + scale^2 G_ref as a function of the point."""
+
+    chart: Any
+    reference: Any
+    scale: float = eqx.field(static=True)
+
+    def __call__(self, x):
+        added = jnp.eye(self.chart.dim, dtype=x.dtype) if self.reference is None else self.reference._metric(x)
+        return self.chart._metric(x) + self.scale**2 * added
 
 
 @eqx.filter_jit

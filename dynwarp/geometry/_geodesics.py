@@ -24,6 +24,7 @@ from dynwarp.geometry._collocation import (
     linearise,
     newton_step,
 )
+from dynwarp.geometry._frames import invert_upper
 from dynwarp.geometry._legendre import twice_integrated
 from dynwarp.geometry._search import CURVE, LENGTH, SEGMENTS, length_of, search
 
@@ -44,13 +45,13 @@ class Geodesic(eqx.Module):
       square is about that of the length.
     - `runner_up`: the length of the shortest other geodesic found, which winds around a period in another way; infinite
       where none is within 3 %.
-    - `ambiguous`: whether the runner-up is as long, to eps^0.5, so that the points are on each other's cut locus and the
-      shortest geodesic is one of several.
+    - `ambiguous`: whether the runner-up is as long, to eps^0.5, so that the points are on each other's cut locus and
+      the shortest geodesic is one of several.
     - `winding`: how often it winds around each period beyond the nearer way, `(m,)`.
     - `index`: the number of conjugate points on it: 0 of a minimum.
     - `result`: `outside` where an end or the way leaves the `bounds`; `max_steps_reached` where no geodesic was found;
       `saddle` where the only one found is no minimum; `inaccurate` where the speed, which is constant along a geodesic,
-      varies by more than eps^0.6 (4e-10 in float64), so that more `nodes` are needed.
+      varies by more than eps^0.5 (1.5e-8 in float64), so that more `nodes` are needed.
     - `knots`, `joints`, `acceleration`: the ends of its panels, `(P + 1,)`, the points there, `(P + 1, m)`, and in each
       panel the Legendre coefficients of the second derivative in the parameter of the panel, `(P, nodes, m)`.
     """
@@ -207,6 +208,19 @@ def transport(chart, curve: Callable[[Any], Any], v) -> jax.Array:
         return -chart._bend(point, velocity, v)
 
     return _integrate(field, v)
+
+
+@eqx.filter_jit
+def holonomy(chart, loop: Callable[[Any], Any]) -> jax.Array:
+    """Parallel transport around a loop in the orthonormal frame that the coordinates give by Gram and Schmidt."""
+    start = loop(jnp.zeros(()))
+    factor = chart._factor(start)
+
+    def field(t, vectors, args):
+        point, velocity = jax.jvp(loop, (t,), (jnp.ones_like(t),))
+        return -jax.vmap(lambda v: chart._bend(point, velocity, v), 1, 1)(vectors)
+
+    return factor @ _integrate(field, invert_upper(factor))
 
 
 def _integrate(field, state) -> Any:

@@ -78,7 +78,7 @@ class Interpolant(eqx.Module):
 
 def interpolate(chart: Any, fn: Any, grid: int | Sequence[int]) -> Interpolant:
     """`fn`, a method of the chart as a function of (chart, point), by its values on the grid."""
-    axes = _axes(chart, grid, f"{type(chart).__name__}.{_CALLER}")
+    axes = tensor_axes(chart, grid, f"{type(chart).__name__}.{_CALLER}")
     coefficients, error, finite = _fit(chart, fn, axes)
     known = concrete(finite)
     if known is not None and not known.all():
@@ -93,7 +93,7 @@ def interpolate(chart: Any, fn: Any, grid: int | Sequence[int]) -> Interpolant:
 
 @eqx.filter_jit
 def _fit(chart, fn, axes):
-    dtype = _dtype(chart)
+    dtype = dtype_of(chart)
     points = jnp.stack(jnp.meshgrid(*[jnp.asarray(_nodes(a), dtype) for a in axes], indexing="ij"), -1)
     counts = points.shape[:-1]
     values = jax.vmap(lambda x: fn(chart, x))(points.reshape(-1, len(axes)))
@@ -176,7 +176,8 @@ def _transform(axis):
     return np.where((degrees == 0) | (2 * degrees == n), 1, 2)[:, None] * waves / n
 
 
-def _axes(chart, grid, caller):
+def tensor_axes(chart, grid, caller):
+    """The coordinates of a chart with numbers of nodes, checked."""
     if isinstance(grid, int | np.integer):
         counts = (grid,) * chart.dim
     elif isinstance(grid, Sequence) and not isinstance(grid, str) and len(grid) == chart.dim:
@@ -199,7 +200,7 @@ def _axes(chart, grid, caller):
     return tuple(axes)
 
 
-def _dtype(chart):
+def dtype_of(chart):
     """That of the arrays in `fn`, if it holds any."""
     leaves = jax.tree.leaves(eqx.filter(chart.fn, eqx.is_inexact_array))
     return leaves[0].real.dtype if leaves else default_float()

@@ -25,7 +25,7 @@ _EVEN, _FALL = 0.5, 0.6
 # Candidates whose coarse length is within this factor of the shortest are refined.
 _MARGIN = 1.03
 # The speed may vary by these powers of eps; of the length only the square of the variation is lost.
-CURVE, LENGTH = 0.6, 0.4
+CURVE, LENGTH = 0.5, 0.4
 
 
 class Solution(NamedTuple):
