@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from dynwarp._checks import check_choice
+from dynwarp.studies._gradients_alignment import alignment
 from dynwarp.studies._gradients_bounds import bounds, smoothness
 from dynwarp.studies._gradients_learnability import learnability
 from dynwarp.studies._gradients_memory import curse_of_memory, depth_cutoff
@@ -24,7 +25,7 @@ SOURCE = (
     "(arXiv 1211.5063), "
     "Zucchet and Orvieto 2024 (2405.21064), Livi 2025 (2512.05790), Cayci and Eryilmaz 2024 "
     "(2402.12241), Ribeiro et al. "
-    "2020 (1906.08482), Engelken 2023, Jaeger 2001"
+    "2020 (1906.08482), Engelken 2023, Jaeger 2001, Manchev and Garcia-Peraza-Herrera 2025 (2504.13531)"
 )
 
 
@@ -38,7 +39,7 @@ class GradientsConfig:
     updates of the networks whose envelopes are compared; depths and widths of the diagonal networks, and their updates;
     units, steps and networks against mean-field theory; updates of flossing; steps of sampled capacities; cells (IndRNN
     may be left out), length of the tasks, symbols to copy, seeds, units, updates (a multiple of 50) and rate of the
-    comparison of cells.
+    comparison of cells; steps and units of the network that is trained by targets.
     """
 
     seed: int = 0
@@ -77,6 +78,8 @@ class GradientsConfig:
     variant_units: int = 32
     variant_steps: int = 600
     variant_rate: float = 5e-3
+    alignment_steps: int = 40
+    alignment_units: int = 32
 
 
 PRESETS = {
@@ -115,6 +118,8 @@ PRESETS = {
         variant_units=64,
         variant_steps=10_000,
         variant_rate=1e-3,
+        alignment_steps=100,
+        alignment_units=100,
     ),
 }
 
@@ -129,7 +134,7 @@ def run(config: GradientsConfig | None = None, *, progress: Callable[[str], None
     **Raises:** `PrecisionError` unless JAX computes in double precision.
     """
     parts = (
-        bounds, smoothness, curse_of_memory, learnability, depth_cutoff, spectra, reservoirs, variants,
+        bounds, smoothness, curse_of_memory, learnability, depth_cutoff, spectra, reservoirs, alignment, variants,
     )  # fmt: skip
     return run_parts("gradients", TITLE, SOURCE, config or GradientsConfig(), parts, progress)
 

@@ -10,6 +10,7 @@ import pytest
 from dynwarp.errors import ArgumentError, PrecisionError
 from dynwarp.studies import STUDIES
 from dynwarp.studies._gradients import PRESETS, reproduce, run
+from dynwarp.studies._gradients_alignment import _decay
 from dynwarp.studies._gradients_bounds import (
     Alternating,
     _exponents,
@@ -94,6 +95,12 @@ def test_real_parts_are_not_the_radius():
     assert max(radii) > 0.92
 
 
+def test_decay_is_read_above_rounding_errors():
+    signals = np.exp(-0.7 * np.arange(60.0))
+    signals[45:] = 1e-16
+    assert _decay(signals) == pytest.approx(-0.7, rel=1e-12)
+
+
 def test_verdicts_on_two_losses():
     assert _order(0.1, 1.0) == "holds"
     assert _order(1.0, 0.1) == "fails"
@@ -116,12 +123,13 @@ def test_is_registered(tmp_path):
 @pytest.mark.slow
 def test_quick_preset(tmp_path):
     result = run()
-    assert len(result.parts) == 8
+    assert len(result.parts) == 9
     assert all(part.claims and part.figures for part in result.parts)
     verdicts = {claim.statement: claim.verdict for claim in result.claims}
     assert len(verdicts) == len(result.claims)
     for statement in (
         "gamma sigma_max(W) > 1 makes gradients explode",
+        "the released program is the published algorithm",
         "the spectral radius of the recurrent matrix decides between vanishing and exploding",
         "the norm of dh_t/dh_k is the product of the largest singular values",
         "iterations fall as T^2 / (eps^2 m^2) with the width m",
@@ -134,6 +142,7 @@ def test_quick_preset(tmp_path):
         "paired units with opposite output weights start at exactly zero",
         "a cycle's capacity is N - 1 + r^(2N)",
         "flossing lets gradients travel further",
+        "targets and local losses do not save early steps: their signals vanish as well",
     ):
         assert verdicts[statement] == "holds"
     ratio = next(p for p in result.parts if p.title == "Learnability").values["slope_ratio"]
@@ -141,4 +150,4 @@ def test_quick_preset(tmp_path):
     folder = result.write(tmp_path)
     assert "fails" in (folder / "report.html").read_text()
     assert len(json.loads((folder / "results.json").read_text())["claims"]) == len(result.claims)
-    assert len(list((folder / "figures").iterdir())) == 8
+    assert len(list((folder / "figures").iterdir())) == 9
