@@ -17,7 +17,8 @@ def inputs_headline(facts: dict[str, Any]) -> list[tuple[str, str]]:
     m, rank = facts["coordinates"], facts["rank"]
     points = " x ".join(str(n) for n in facts["points"])
     failed = f"; {facts['failed_points']} points FAILED" if facts["failed_points"] else ""
-    lines = [("inputs", f"{facts['chart']}, {m} coordinates, {points} points, {facts['steps']} steps{failed}")]
+    coordinates = "1 coordinate" if m == 1 else f"{m} coordinates"
+    lines = [("inputs", f"{facts['chart']}, {coordinates}, {points} points, {facts['steps']} steps{failed}")]
     for space in ("states", "outputs"):
         if space in facts:
             last = facts[space]["principal_stretches"]["median"][-1]

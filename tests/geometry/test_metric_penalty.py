@@ -103,15 +103,22 @@ def test_gradient_is_the_difference_quotient():
 
 
 def test_continuous_time():
-    field = dw.models.CTRNN(2, N, key=KEY)
-    signal = dw.tasks.FunctionManifold(lambda q, t: q * jnp.ones_like(t), dim=2)
-    penalty = Penalty(
-        signal, POINTS, target="isometry", space="rate", relevant=[1], ratio=RATIO, ts=(0, 0.5, 1), dt=0.25
-    )
-    found = dw.geometry.representation_metric(
-        field, signal, POINTS.reshape(-1, 2), state0=jnp.zeros(N), ts=[0.0, 0.5, 1.0], dt=0.25, readout=jnp.tanh
-    )
-    np.testing.assert_allclose(penalty(field), _by_hand(found.G[:, 1:], "isometry", True, np.eye(2)), rtol=1e-11)
+    """dx/dt = -x + B theta: x = (1 - e^-t) B theta, and rates tanh(x)."""
+    field = dw.models.CTRNN(2, N, recurrent_init=jax.nn.initializers.zeros, key=KEY)
+    signal = dw.tasks.FunctionManifold(_constant, dim=2)
+    ts = (0.0, 0.5, 1.0)
+    penalty = Penalty(signal, POINTS, target="isometry", space="rate", relevant=[1], ratio=RATIO, ts=ts, dt=0.25)
+    gain = (1 - np.exp(-np.array(ts[1:])))[:, None, None]
+    B = np.asarray(field.input_weight)
+    states = (gain * (B @ np.asarray(POINTS).reshape(-1, 2, 1))[:, None])[..., 0]
+    tangents = (1 - np.tanh(states) ** 2)[..., None] * gain * B
+    G = np.swapaxes(tangents, -1, -2) @ tangents
+    np.testing.assert_allclose(penalty(field), _by_hand(G, "isometry", True, np.eye(2)), rtol=1e-4)
+    assert penalty.metric(field).G.shape == (4, 3, 2, 2)
+
+
+def _constant(q, t):
+    return q * jnp.ones_like(t)
 
 
 def test_degenerate_metrics_need_a_floor():
