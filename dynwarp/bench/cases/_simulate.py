@@ -75,8 +75,11 @@ def _piecewise(*models: str, **extra) -> list[dict[str, Any]]:
 @case(
     group="simulate",
     check={"model": "shallow", "state_size": 4, "steps": 20, "batch": 2, "dtype": "float64"},
-    quick=_piecewise("plrnn", "shallow"),
-    full=[*_piecewise("mean_centred", "clipped_shallow", "dendritic"), *_piecewise(*_PIECEWISE, dtype="float64")],
+    quick=_piecewise("shallow"),
+    full=[
+        *_piecewise("plrnn", "mean_centred", "clipped_shallow", "dendritic"),
+        *_piecewise(*_PIECEWISE, dtype="float64"),
+    ],
     gpu=[size for batch in (32, 8192) for size in _piecewise("shallow", steps=100, batch=batch)],
 )
 def simulate_plrnn(*, model: str, state_size: int, steps: int, batch: int, dtype: str, seed: int) -> Kernel:

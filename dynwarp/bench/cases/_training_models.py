@@ -8,6 +8,7 @@ import diffrax
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 
 import dynwarp as dw
@@ -98,8 +99,8 @@ def _step_by_step(model, state0, inputs):
 
 def _direction(parameters, seed):
     """A random direction among the parameters: gradients are compared along it."""
-    leaves, structure = jax.tree.flatten(parameters)
-    return structure.unflatten([normal(seed + i, x.shape, "float64") for i, x in enumerate(leaves)])
+    rng = np.random.default_rng(seed)  # which needs no program for each shape, as JAX's would
+    return jax.tree.map(lambda x: rng.normal(size=x.shape), parameters)
 
 
 def _along(gradient, direction):
@@ -121,8 +122,8 @@ def _sequences(*models: str, **extra) -> list[dict[str, Any]]:
 @case(
     group="training",
     check={"model": "lru", "state_size": 4, "steps": 6, "batch": 2, "dtype": "float64"},
-    quick=_sequences("lstm", "lru", "selective"),
-    full=_sequences(*(name for name in _SEQUENCE_MODELS if name not in ("lstm", "lru", "selective"))),
+    quick=_sequences("lstm", "lru"),
+    full=_sequences(*(name for name in _SEQUENCE_MODELS if name not in ("lstm", "lru"))),
     gpu=[size for batch in (32, 2048) for size in _sequences("lstm", "lru", batch=batch)],
 )
 def training_step(*, model: str, state_size: int, steps: int, batch: int, dtype: str, seed: int) -> Kernel:
