@@ -32,10 +32,9 @@ def choose_delays(
     The embedding starts as the present values. Each round looks at every delay for how badly the embedding so far
     determines the value at that delay: the continuity statistic, the least radius within which the images of close
     neighbours lie more often than chance has it. Its local maxima over the delays are the candidates. Each is tried,
-    and the one that lowers the L-statistic most is kept, of
-    several within `tolerance` the shortest: L is the logarithm of how much close neighbours spread as they
-    move on, relative to their distance, times their typical distance. The rounds end where no candidate lowers it by
-    `tolerance`.
+    and the one that lowers the L-statistic most is kept, of several within `tolerance` the shortest: L is the logarithm
+    of how much close neighbours spread as they move on, relative to their distance, times their typical distance. The
+    rounds end where no candidate lowers it by `tolerance`.
 
     **Arguments:**
 

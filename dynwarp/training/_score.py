@@ -73,8 +73,8 @@ class ReconstructionScore(eqx.Module):
                 f"ReconstructionScore: {self.values.shape[0]} time steps are too few to predict {horizon} steps ahead."
             )
         known = np.isfinite(np.asarray(self.values))
-        complete = known.all(axis=1)
-        if not (complete[: -self.horizon, None] & known[self.horizon :, : self.channels]).any():
+        complete = np.all(known, axis=1, keepdims=True)
+        if not np.any(complete[: -self.horizon] & known[self.horizon :, : self.channels]):
             raise SeriesError(
                 f"ReconstructionScore: no complete row of `values` is followed by a value {self.horizon} steps later."
             )
