@@ -164,7 +164,7 @@ class AbstractChart(eqx.Module):
         """
         return exponential(self, self._point(x, "exp"), self._point(v, "exp", "v"))
 
-    def connect(self, x: Float[Array, " m"], y: Float[Array, " m"], *, nodes: int = 16, turns: int = 1) -> Geodesic:
+    def connect(self, x: Float[Array, " m"], y: Float[Array, " m"], *, nodes: int = 12, turns: int = 1) -> Geodesic:
         """The shortest geodesic found from x to y, as a curve, with a code and with the runner-up.
 
         From the straight line in the chart, the nearer way around each period and up to `turns` more either way around,
@@ -183,7 +183,7 @@ class AbstractChart(eqx.Module):
         return connect(self, *self._ends(x, y, nodes, turns, "connect"))
 
     def log(
-        self, x: Float[Array, " m"], y: Float[Array, " m"], *, nodes: int = 16, turns: int = 1
+        self, x: Float[Array, " m"], y: Float[Array, " m"], *, nodes: int = 12, turns: int = 1
     ) -> Float[Array, " m"]:
         """The logarithm: the velocity at x of the shortest geodesic found that is at y at time 1, `(m,)`.
 
@@ -192,7 +192,7 @@ class AbstractChart(eqx.Module):
         found = self.connect(x, y, nodes=nodes, turns=turns)
         return _where_found(found, found.velocity)
 
-    def distance(self, x: Float[Array, " m"], y: Float[Array, " m"], *, nodes: int = 16, turns: int = 1) -> Scalar:
+    def distance(self, x: Float[Array, " m"], y: Float[Array, " m"], *, nodes: int = 12, turns: int = 1) -> Scalar:
         """The length of the shortest geodesic found from x to y; NaN where none was. Pairs: `jax.vmap`.
 
         Being least, lengths have the square of the error of the curve: they are given where the speed varies by less
@@ -200,7 +200,7 @@ class AbstractChart(eqx.Module):
         """
         return distance(self, *self._ends(x, y, nodes, turns, "distance"))
 
-    def distances(self, points: Float[Array, "n m"], *, nodes: int = 16, turns: int = 1) -> Float[Array, "n n"]:
+    def distances(self, points: Float[Array, "n m"], *, nodes: int = 12, turns: int = 1) -> Float[Array, "n n"]:
         """The distances between all pairs of n points, `(n, n)`, symmetric; each pair is solved once.
 
         NaN where no geodesic was found; `distance` and `connect` tell more of one pair. Differentiable like `distance`.
@@ -214,7 +214,7 @@ class AbstractChart(eqx.Module):
         return pairwise(self, points, nodes, turns)
 
     def geodesic(
-        self, x: Float[Array, " m"], y: Float[Array, " m"], n: int, *, nodes: int = 16, turns: int = 1
+        self, x: Float[Array, " m"], y: Float[Array, " m"], n: int, *, nodes: int = 12, turns: int = 1
     ) -> Float[Array, "n m"]:
         """n points of it at equal distances, both ends among them, `(n, m)`; NaN where none was found."""
         n = check_positive_integer(n, "n", minimum=2, caller=f"{type(self).__name__}.geodesic")
@@ -222,7 +222,7 @@ class AbstractChart(eqx.Module):
         return _where_found(found, jax.vmap(found)(jnp.linspace(0, 1, n, dtype=found.start.dtype)))
 
     def karcher_mean(
-        self, points: Float[Array, "n m"], *, weights: Any = None, nodes: int = 16, turns: int = 1
+        self, points: Float[Array, "n m"], *, weights: Any = None, nodes: int = 12, turns: int = 1
     ) -> KarcherMean:
         """The point of which the squares of the distances to n points, `(n, m)`, are least on average, certified.
 

@@ -16,7 +16,7 @@ from dynwarp.geometry._polyline import Polyline, equidistribute, resample, short
 
 PANELS = 16
 SEGMENTS = 32
-_ROUNDS, _TIES = 6, 2
+_ROUNDS, _TIES = 5, 1
 _ITERATIONS = 30
 # How many lanes are shortened, and refined, at once.
 _SHORTENED, _REFINED = 32, 8
