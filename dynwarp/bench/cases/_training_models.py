@@ -135,15 +135,19 @@ def training_step(*, model: str, state_size: int, steps: int, batch: int, dtype:
     readout = None if own else dw.models.Readout(size, _OUTPUTS, dtype=jnp.dtype(dtype), key=keys[1])
     parts = (network, readout)
     inputs, states0 = normal(seed + 1, (batch, steps, _INPUTS), dtype), jnp.zeros((batch, size), dtype)
-    emitted = eqx.filter_eval_shape(network.readout() if own else readout, states0[0], inputs[0, 0]).shape
+    emit: Any = network.readout() if own else readout
+    emitted = eqx.filter_eval_shape(emit, states0[0], inputs[0, 0]).shape
     targets = normal(seed + 2, (batch, steps, *emitted), dtype)
     parameters, rest = eqx.partition(parts, eqx.is_inexact_array)
     direction = _direction(parameters, seed + 3)
 
     def reference():
-        data = cast((states0, inputs, targets), "float64")
-        fixed = cast(rest, "float64")
-        return _by_forward_mode(lambda p: _loss(eqx.combine(p, fixed), *data, _step_by_step), parameters, direction)
+        fixed, start, driven, wanted = (cast(part, "float64") for part in (rest, states0, inputs, targets))
+
+        def loss(parameters):
+            return _loss(eqx.combine(parameters, fixed), start, driven, wanted, _step_by_step)
+
+        return _by_forward_mode(loss, parameters, direction)
 
     numbers = sum(x.size for x in jax.tree.leaves(parameters))
     return Kernel(
