@@ -24,6 +24,7 @@ ROWS: tuple[tuple[str, str, dict[str, Any], str, str], ...] = (
     ("a stable manifold of the plane", "stable_manifold", {"iterations": 20}, "pca", "PCA of samples, NumPy"),
     ("Jacobians of a GRU", "jacobians", {"state_size": 100}, "torch", "torch.func"),
     ("gradient of an Elman network, N = 64", "elman_gradient", {"state_size": 64}, "torch", "PyTorch"),
+    ("distances on a sphere, each", "sphere_geodesics", {}, "geomstats", "geomstats"),
     ("metric of a representation", "representation_metric", {}, "torch", "torch.func"),
     ("fit of an echo state network", "reservoir_fit", {"units": 1000}, "reservoirpy", "reservoirpy"),
 )
