@@ -2,7 +2,7 @@
 
     python benchmarks/warping.py                   # about a quarter of an hour of one core
     python benchmarks/warping.py --only evidence   # one task; the others' rows are kept
-    python benchmarks/warping.py --missing         # what has no rows yet
+    python benchmarks/warping.py --missing         # what has no rows yet; --seeds 1: with one seed instead of three
 
 Everything comes from the study's own code, with another config. Results, written after every training:
 results/warping.json and results/warping.md.
@@ -40,6 +40,7 @@ CONFIG = WarpingConfig(
     causal_memory=("task", "whole", "readout"),
     causal_noises=(0.1,),
     penalty_points=64,
+    penalty_strength=1.0,
     causal_noisy=("task", "whole", "readout"),
 )
 HEADER = [
@@ -52,16 +53,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", help="one task: evidence, working memory or subtraction")
     parser.add_argument("--missing", action="store_true", help="leave out what has rows")
+    parser.add_argument("--seeds", type=int, default=CONFIG.seeds, help="of what is run now")
     arguments = parser.parse_args()
+    config = dataclasses.replace(CONFIG, seeds=arguments.seeds)
     kept = json.loads(OUT.read_text())["lanes"] if OUT.exists() else []
-    order = list(networks.CONDITIONS)
+    # What tells most comes first.
+    order = ["task", "whole", "readout", "ratio", "rate", "warp copy", "rigid", "warp ratio"]
     for name, condition, noise in sorted(causal.plan(CONFIG), key=lambda training: order.index(training[1])):
         key = (name, condition, noise)
         there = any((row["task"], row["condition"], row["noise"]) == key for row in kept)
         if arguments.only not in (None, name) or (arguments.missing and there):
             continue
         began = time.process_time()
-        lanes, _ = causal.lanes_of(CONFIG, name, condition, noise)
+        lanes, _ = causal.lanes_of(config, name, condition, noise)
         spent = round(time.process_time() - began, 1)
         kept = [row for row in kept if (row["task"], row["condition"], row["noise"]) != key]
         made = {"processor_seconds": spent, "date": datetime.date.today().isoformat(), "revision": revision()}
@@ -113,7 +117,8 @@ def page(content: dict) -> str:
         "# Must a network warp to compute?",
         "",
         f"Made by `benchmarks/warping.py` on {dates} at revision {revisions}, with the code of the study `warping` and "
-        f"these settings: {settings}. About {sum(seconds.values()) / 60:.0f} minutes of processor "
+        f"these settings: {settings}; the last two columns tell of how many seeds a row is. About "
+        f"{sum(seconds.values()) / 60:.0f} minutes of processor "
         "time in all. Trained in float32, looked at in float64; medians over seeds, with the least and the greatest.",
         "",
         causal.text(CONFIG),

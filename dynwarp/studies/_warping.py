@@ -52,7 +52,7 @@ class WarpingConfig:
     causal_delays: tuple[float, ...] = (1.0,)
     penalty_points: int = 48
     penalty_times: int = 6
-    penalty_strength: float = 1.0
+    penalty_strength: float = 3.0
     check_points: int = 41
     curvature_points: int = 32
 

@@ -159,12 +159,13 @@ class BothContexts(InputManifold):
 class Problem:
     """A task, the manifold that its metric is taken on, its times, and where the answer tells one direction alone.
 
-    `first`: the step from which on all variables have reached the network. `probes`: steps at the end of each answer,
-    with the direction in the chart, a unit vector, that the answer depends on."""
+    `first`: the step from which on all variables have reached the network. `answers`: the steps of all answers.
+    `probes`: the last step of each, with the direction in the chart, a unit vector, that the answer depends on."""
 
     task: AbstractTask
     manifold: InputManifold
     first: int
+    answers: tuple[int, ...]
     probes: tuple[tuple[int, tuple[float, ...]], ...]
 
     @property
@@ -183,7 +184,7 @@ def problem(config, name: str, delays: tuple[float, ...] | None = None) -> Probl
     if name == EVIDENCE:
         task = ContextualIntegration(dt=config.evidence_dt)
         # Constant inputs reach the state at once; an answer is asked for at the end.
-        return Problem(task, BothContexts(task), task.steps // 10, ((task.steps - 1, (1.0, 0.0)),))
+        return Problem(task, BothContexts(task), task.steps // 10, (task.steps - 1,), ((task.steps - 1, (1.0, 0.0)),))
     kinds: dict[str, Any] = {MEMORY: WorkingMemory, SUBTRACTION: MemorySubtraction, SEQUENCE: SequentialMemory}
     task = kinds[name](delays=config.delays if delays is None else delays, dt=config.memory_dt)
     theta = jnp.arange(1.0, task.dim + 1)
@@ -197,7 +198,7 @@ def problem(config, name: str, delays: tuple[float, ...] | None = None) -> Probl
         SEQUENCE: ((1.0, 0.0, 0.0),),
     }
     probes = tuple((int(end), direction) for end, direction in zip(ends, directions[name], strict=True))
-    return Problem(task, task, int(shown[-1]), probes)
+    return Problem(task, task, int(shown[-1]), tuple(answers.tolist()), probes)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -299,8 +300,7 @@ def _penalty(config, here: Problem, name, condition, noise, activation, delays) 
     elif condition == "readout":
         # Of one output the tensor has rank one, so that its diagonal is all that can be held.
         whole = here.task.output_size >= here.manifold.dim
-        at = tuple(step for step, _ in here.probes)
-        options |= {"target": "rigid", "space": "readout", "full": whole, "floor": FLOOR, "at": at}
+        options |= {"target": "rigid", "space": "readout", "full": whole, "floor": FLOOR, "at": here.answers}
     else:
         model = train(config, name, noise=noise, activation=activation, delays=delays).nets[0][0]
         G = metric(model, here, points, at=options["at"])

@@ -85,6 +85,7 @@ def test_times_of_the_tasks():
     # Items at 0 to 0.5 and 1 to 1.5, the cue at 2.5, answers at 3.5 to 4 and 4.5 to 5.
     assert here.times[here.first] == 1.5
     assert [here.times[step] for step, _ in here.probes] == [4.0, 5.0]
+    assert here.times[list(here.answers)].tolist() == [4.0, 5.0]
     assert here.held(3) == (here.first, 6, here.probes[-1][0])
     for name in (networks.EVIDENCE, networks.SUBTRACTION, networks.SEQUENCE):
         for _, direction in networks.problem(TINY, name).probes:
