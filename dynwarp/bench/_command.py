@@ -62,7 +62,7 @@ def run(arguments: argparse.Namespace) -> int:
             return _list(arguments.case)
         return _bench(arguments)
     except DynwarpError as error:
-        _say(f"dynwarp bench: {error}", sys.stderr)
+        _say(f"dynwarp bench: {str(error).removeprefix('bench: ')}", sys.stderr)
         return 2
     except BrokenPipeError:
         # The reader of our lines has left, as `head` does. What Python flushes at its end must go somewhere.

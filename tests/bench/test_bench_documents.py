@@ -223,7 +223,7 @@ def test_command_compares(tmp_path, capsys):
     assert main(["--compare", str(tmp_path / "a.json"), str(tmp_path / "b.json")]) == 0
     assert "slower  x2.000" in capsys.readouterr().out
     assert main(["--compare", str(tmp_path / "a.json"), str(tmp_path / "none.json")]) == 2
-    assert capsys.readouterr().err.startswith("dynwarp bench: bench: cannot read")
+    assert capsys.readouterr().err.startswith("dynwarp bench: cannot read")
 
 
 def test_command_checks_and_writes(tmp_path, capsys):
