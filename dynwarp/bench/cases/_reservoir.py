@@ -5,6 +5,7 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 import numpy as np
+import scipy.sparse
 
 import dynwarp as dw
 from dynwarp.bench._case import Kernel, case
@@ -35,9 +36,10 @@ def _weights(net) -> dict[str, np.ndarray]:
 
 
 def _states(weights, inputs) -> np.ndarray:
+    recurrent = scipy.sparse.csr_array(weights["recurrent"])
     state, states = np.zeros(len(weights["bias"])), []
     for drive in float64(inputs) @ weights["input_weight"].T + weights["bias"]:
-        state = (1 - _LEAK) * state + _LEAK * np.tanh(weights["recurrent"] @ state + drive)
+        state = (1 - _LEAK) * state + _LEAK * np.tanh(recurrent @ state + drive)
         states.append(state)
     return np.stack(states)
 
@@ -106,7 +108,9 @@ def reservoir_fit(*, units: int, steps: int, seed: int) -> Kernel:
         states = np.c_[_states(weights, inputs), np.ones(steps)][_WASHOUT:]
         ridge = _RIDGE * np.sum(states**2) / states.shape[1]
         rows = np.vstack([states, np.sqrt(ridge) * np.eye(units + 1)])
-        fitted = np.linalg.lstsq(rows, np.vstack([targets[_WASHOUT:], np.zeros((units + 1, 1))]), rcond=None)[0]
+        # Least squares by a QR of the rows and their targets, where the kernel solves the normal equations.
+        r = np.linalg.qr(np.c_[rows, np.vstack([targets[_WASHOUT:], np.zeros((units + 1, 1))])], mode="r")
+        fitted = np.linalg.solve(r[:-1, :-1], r[:-1, -1:])
         return np.mean((targets[_WASHOUT:] - states @ fitted) ** 2, axis=0)
 
     connections = int(np.count_nonzero(weights["recurrent"]))
