@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from dynwarp._results import RESULTS
-from dynwarp._simulate._rk4 import VectorField, rk4_step
+from dynwarp._simulate._runge_kutta import VectorField, explicit_tableau, field_step
 from dynwarp._simulate._scan import draw, match_dtype
 from dynwarp.models._recurrence import checkpointed_scan
 
@@ -74,15 +74,19 @@ def _moved(t, where, towards, dtype):
 def solve_fixed(
     model, inputs, state0, plan: StepPlan, solver, chunk: int | None, last_only: bool, noise, key
 ) -> jax.Array:
-    """The saved states of a plan, without the first, or the last alone: by RK4, or by the steps of a diffrax solver."""
+    """The saved states of a plan, without the first, or the last alone: by RK4, or by the steps of a diffrax solver.
+
+    Those of explicit methods are written out: diffrax's own have no forward mode.
+    """
     field = VectorField(model, inputs)
     state0 = match_dtype(lambda state: field(plan.left[0, 0], state), state0, model)
+    tableau = explicit_tableau(solver)
     terms = diffrax.ODETerm(field)  # pyright: ignore[reportArgumentType]
 
     def step(state, x):
         index, left, right, length = x
-        if solver is None:
-            state = rk4_step(field, left, right, length, state)
+        if tableau is not None:
+            state = field_step(tableau, field, left, right, length, state)
         else:
             # Every step starts afresh: noise and breakpoints make the slope that a solver would hand on stale.
             memory = solver.init(terms, left, right, state, None)

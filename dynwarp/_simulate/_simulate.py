@@ -72,7 +72,9 @@ def simulate(
     - `last_only`: returns the last state alone, shape `(n,)`, and holds no other: for transients, and for losses of
       long sequences that need no more.
     - `dt`: the longest fixed step. Every gap between times is split into equal steps.
-    - `solver`: of a field; adaptive, `diffrax.Tsit5()` by default. With `dt`, its steps take the place of RK4.
+    - `solver`: of a field; adaptive, `diffrax.Tsit5()` by default. With `dt`, its steps take the place of RK4. An
+      implicit method needs tolerances there, as `diffrax.ImplicitEuler(root_finder=diffrax.VeryChord(rtol=1e-8,
+      atol=1e-8))` has them, and has no forward-mode derivative.
     - `stepsize_controller`: by default a PID controller with `rtol=1e-7, atol=1e-9` (float32: 1e-5, 1e-7).
     - `adjoint`: how an adaptive solve is differentiated. The default, `diffrax.DirectAdjoint()`, works forwards and
       backwards; `diffrax.RecursiveCheckpointAdjoint()` is up to three times faster backwards, and forbids `jax.jvp`.
@@ -197,6 +199,11 @@ def _simulate_fixed(model, state0, inputs, steps, ts, keep, dt, solver, breakpoi
     if (ts is None) == (steps is None):
         raise ArgumentError("simulate: a field with `dt` needs either `ts` or `steps`; got both or neither.")
     times = np.arange(steps + 1) * float(step) if ts is None else _check_times(ts, "ts")
+    if not isinstance(getattr(getattr(solver, "root_finder", None), "rtol", 0.0), float | np.generic | jax.Array):
+        raise ArgumentError(
+            "simulate: with `dt` there is no controller whose tolerances the implicit `solver` could take; give "
+            f"diffrax.{type(solver).__name__}(root_finder=diffrax.VeryChord(rtol=1e-8, atol=1e-8))."
+        )
     if breakpoints is not None and concrete(breakpoints) is None:
         raise ArgumentError("simulate: with `dt`, `breakpoints` cannot be traced; use a numpy array.")
     if len(times) == 1:

@@ -18,7 +18,7 @@ from dynwarp._checks import (
     check_state,
     default_float,
 )
-from dynwarp._simulate._rk4 import VectorField, rk4_step
+from dynwarp._simulate._runge_kutta import RUNGE_KUTTA, VectorField, field_step
 from dynwarp.errors import ArgumentError, ModelError
 from dynwarp.models import AbstractField, AbstractMap
 from dynwarp.models._cell import prepared
@@ -62,7 +62,7 @@ class Step(eqx.Module):
         h = jnp.asarray(self.dt, state.dtype)
         t = jnp.asarray(self.start, state.dtype) + h * jnp.asarray(index).astype(state.dtype)
         field = VectorField(self.model, self.signal)
-        return rk4_step(field, t, t + h, h, state).astype(state.dtype)
+        return field_step(RUNGE_KUTTA, field, t, t + h, h, state).astype(state.dtype)
 
 
 def check_leading(k: Any, size: int, caller: str) -> int:

@@ -14,6 +14,7 @@ from jaxtyping import Array, Float
 
 from dynwarp._checks import check_positive_integer
 from dynwarp._results import RESULTS, raise_failed
+from dynwarp._simulate._runge_kutta import RUNGE_KUTTA
 from dynwarp._typing import State
 from dynwarp.dynamics._stepping import as_floating, is_field
 from dynwarp.errors import ArgumentError
@@ -22,7 +23,7 @@ from dynwarp.geometry._frames import independence, invert_upper, orthonormal_fra
 from dynwarp.geometry._jets import push_jet
 from dynwarp.geometry._kinks import refuse_kinks
 from dynwarp.geometry._observation import Observation, as_readout, check_observation
-from dynwarp.geometry._schedule import Step
+from dynwarp.geometry._schedule import Step, explicit
 from dynwarp.geometry._sensitivities import Problem
 from dynwarp.geometry._setting import (
     check_breakpoints,
@@ -33,7 +34,6 @@ from dynwarp.geometry._setting import (
     map_schedule,
     refuse,
 )
-from dynwarp.geometry._tableau import RUNGE_KUTTA, tableau_of
 from dynwarp.models import AbstractField, AbstractMap
 from dynwarp.models._cell import prepared
 from dynwarp.tasks import InputManifold
@@ -154,7 +154,7 @@ def curvature_history(
                 f"{_CALLER}: a field needs `dt`: adaptive steps do not control the error of second derivatives."
             )
         breaks = check_breakpoints(manifold, breakpoints, _CALLER)
-        tableau = tableau_of(solver, _CALLER)
+        tableau = explicit(solver, _CALLER)
         plan = fixed_schedule(ts, steps, dt, breaks, state.dtype, _CALLER)
     else:
         refuse(_CALLER, "a map moves in discrete time, without", ts=ts, dt=dt, breakpoints=breakpoints, solver=solver)

@@ -14,13 +14,14 @@ from jaxtyping import Array, Float
 
 from dynwarp._checks import check_choice, check_positive_integer
 from dynwarp._results import RESULTS, raise_failed
+from dynwarp._simulate._runge_kutta import RUNGE_KUTTA
 from dynwarp._simulate._scan import chunk_size
 from dynwarp._typing import PRNGKey, State
 from dynwarp.dynamics._stepping import as_floating, is_field
 from dynwarp.geometry._adaptive import SolveOptions, solve
 from dynwarp.geometry._observation import Observation, as_readout, check_observation
 from dynwarp.geometry._realisations import average
-from dynwarp.geometry._schedule import Step
+from dynwarp.geometry._schedule import Step, explicit
 from dynwarp.geometry._sensitivities import Problem, forward, reference, reverse
 from dynwarp.geometry._setting import (
     as_keys,
@@ -35,7 +36,6 @@ from dynwarp.geometry._setting import (
     refuse,
     seen_times,
 )
-from dynwarp.geometry._tableau import RUNGE_KUTTA, tableau_of
 from dynwarp.models import AbstractField, AbstractMap
 from dynwarp.models._cell import prepared
 from dynwarp.tasks import InputManifold
@@ -216,7 +216,7 @@ def representation_metric(
             adaptive = (jnp.asarray(times, state.dtype), seen_times(times, breaks, state.dtype), options)
         else:
             refuse(_CALLER, "fixed steps are without", stepsize_controller=stepsize_controller, adjoint=adjoint)
-            tableau = tableau_of(solver, _CALLER)
+            tableau = explicit(solver, _CALLER)
             plan = fixed_schedule(ts, steps, dt, breaks, state.dtype, _CALLER)
             kept = plan.kept
     else:

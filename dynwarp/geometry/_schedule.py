@@ -10,8 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from dynwarp._simulate._fields import plan_steps
+from dynwarp._simulate._runge_kutta import RUNGE_KUTTA, Tableau, explicit_tableau, node_time, runge_kutta_step
 from dynwarp._simulate._scan import draw
-from dynwarp.geometry._tableau import RUNGE_KUTTA, Tableau
+from dynwarp.errors import ArgumentError
 from dynwarp.models import AbstractField
 
 
@@ -82,6 +83,17 @@ def schedule_field(ts: np.ndarray, dt: float, breakpoints: np.ndarray, dtype: An
     return Schedule(Clock(index, plan.left, plan.right, plan.length), plan.saved, first)
 
 
+def explicit(solver: Any, caller: str) -> Tableau:
+    """The coefficients of the steps `dt`."""
+    tableau = explicit_tableau(solver)
+    if tableau is None:
+        raise ArgumentError(
+            f"{caller}: with `dt`, `solver` must be an explicit Runge-Kutta method of diffrax, such as diffrax.Heun(); "
+            f"got {type(solver).__name__}. Leave out `dt` for adaptive steps by any solver."
+        )
+    return tableau
+
+
 def initial(state0: Any, theta: Any) -> Any:
     """The initial state at one point."""
     return state0(theta) if callable(state0) else state0
@@ -120,7 +132,7 @@ class Step(eqx.Module):
         clock = schedule.flat_clock()
         if not isinstance(clock, Clock):
             return manifold(theta)[: len(clock)]
-        times = jnp.stack([self._time(clock, c) for c in self.tableau.nodes], axis=1)
+        times = jnp.stack([node_time(clock.left, clock.right, clock.length, c) for c in self.tableau.nodes], axis=1)
         return jax.vmap(jax.vmap(lambda t: manifold(theta, t)))(times)
 
     def __call__(self, state, drive, clock):
@@ -130,24 +142,11 @@ class Step(eqx.Module):
         return self._noisy(self.model(state, drive, step=clock, **extra).astype(state.dtype), clock, 1.0)
 
     def _runge_kutta(self, state, drive, clock):
-        slopes = []
-        for stage, row in zip(self.tableau.stages, self.tableau.rows):
-            at = _advance(state, clock.length, row, slopes)
-            t = self._time(clock, self.tableau.nodes[stage])
-            slopes.append(self.model(t, at, None if drive is None else drive[stage]))
-        return _advance(state, clock.length, self.tableau.weights, slopes).astype(state.dtype)
+        def slope(node, at):
+            t = node_time(clock.left, clock.right, clock.length, self.tableau.nodes[node])
+            return self.model(t, at, None if drive is None else drive[node])
 
-    @staticmethod
-    def _time(clock: Clock, node: float):
-        if node in (0.0, 1.0):
-            return clock.right if node else clock.left
-        return clock.left + node * clock.length
+        return runge_kutta_step(self.tableau, slope, clock.length, state).astype(state.dtype)
 
     def _noisy(self, state, index, scale):
         return state if self.noise is None else state + self.noise * scale * draw(self.noise_key, index, state)
-
-
-def _advance(state, length, coefficients, slopes):
-    """The state, and its length times the sum of the slopes."""
-    terms = [c * k for c, k in zip(coefficients, slopes) if c]
-    return state + length * sum(terms[1:], terms[0]) if terms else state

@@ -13,6 +13,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from dynwarp._simulate import simulate
+from dynwarp._simulate._runge_kutta import RUNGE_KUTTA
 from dynwarp._typing import State
 from dynwarp.dynamics._stepping import is_field
 from dynwarp.errors import ArgumentError
@@ -20,10 +21,9 @@ from dynwarp.geometry._adaptive import Signal
 from dynwarp.geometry._immersion import Immersion
 from dynwarp.geometry._kinks import refuse_kinks
 from dynwarp.geometry._observation import Observation, as_readout, check_observation
-from dynwarp.geometry._schedule import Step, initial
+from dynwarp.geometry._schedule import Step, explicit, initial
 from dynwarp.geometry._sensitivities import Problem
 from dynwarp.geometry._setting import check_breakpoints, check_initial, check_step, fixed_schedule, map_schedule
-from dynwarp.geometry._tableau import RUNGE_KUTTA, tableau_of
 from dynwarp.models import AbstractField, AbstractMap
 from dynwarp.models._cell import prepared
 from dynwarp.tasks import InputManifold
@@ -104,7 +104,7 @@ def state_manifold(
         breaks = check_breakpoints(manifold, breakpoints, _CALLER)
         times = (float(t0), float(t))
         if dt is not None:
-            tableau = tableau_of(solver, _CALLER)
+            tableau = explicit(solver, _CALLER)
             plan = fixed_schedule(np.asarray(times), None, dt, breaks, state.dtype, _CALLER)
     else:
         if any(option is not None for option in (t, dt, solver, breakpoints)):

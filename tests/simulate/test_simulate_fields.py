@@ -10,6 +10,7 @@ import scipy.linalg
 
 import dynwarp as dw
 from dynwarp._simulate._fields import plan_steps
+from dynwarp.errors import ArgumentError
 
 errors = dw.errors
 
@@ -105,6 +106,26 @@ def test_rk4_has_order_four():
     rates = np.log2(np.array(missed[:-1]) / np.array(missed[1:]))
     np.testing.assert_allclose(rates, 4, atol=0.4)
     assert missed[-1] < 1e-6
+
+
+@pytest.mark.parametrize("solver", [diffrax.Euler(), diffrax.Heun(), diffrax.Tsit5(), diffrax.Dopri5()])
+def test_explicit_steps_are_those_of_diffrax(solver):
+    """Written out from the coefficients: one step against the solver's own."""
+    state, field = jnp.asarray(START), Pendulum(2, 1)
+    terms = diffrax.ODETerm(lambda t, x, args: field(t, x))
+    memory = solver.init(terms, 0.0, 0.3, state, None)
+    expected = solver.step(terms, 0.0, 0.3, state, None, memory, made_jump=True)[0]
+    np.testing.assert_allclose(dw.simulate(field, state, steps=1, dt=0.3, solver=solver)[0], expected, atol=1e-15)
+
+
+def test_implicit_steps(linear):
+    """Implicit Euler: (I - h A)^-1 at each step."""
+    solver = diffrax.ImplicitEuler(root_finder=diffrax.VeryChord(rtol=1e-12, atol=1e-12))
+    states = dw.simulate(linear, jnp.asarray(START), steps=3, dt=0.1, solver=solver)
+    inverse = np.linalg.inv(np.eye(2) - 0.1 * np.asarray(linear.A))
+    np.testing.assert_allclose(states[2], np.linalg.matrix_power(inverse, 3) @ START, atol=1e-10)
+    with pytest.raises(ArgumentError, match=r"give diffrax.ImplicitEuler\(root_finder="):
+        dw.simulate(linear, jnp.asarray(START), steps=3, dt=0.1, solver=diffrax.ImplicitEuler())
 
 
 def test_steps_with_dt_are_like_a_map(linear):
@@ -212,7 +233,11 @@ def test_plans_forgive_rounding():
 # ---- Derivatives.
 
 
-@pytest.mark.parametrize("options", [dict(), dict(dt=0.1, remat="sqrt")], ids=["adaptive", "rk4"])
+@pytest.mark.parametrize(
+    "options",
+    [dict(), dict(dt=0.1, remat="sqrt"), dict(dt=0.1, solver=diffrax.Tsit5())],
+    ids=["adaptive", "rk4", "tsit5-fixed"],
+)
 def test_derivatives_both_ways(linear, options):
     def last(A, start, frequency):
         field = eqx.tree_at(lambda f: f.A, linear, A)
