@@ -109,7 +109,8 @@ def reservoir_fit(*, units: int, steps: int, seed: int) -> Kernel:
         ridge = _RIDGE * np.sum(states**2) / states.shape[1]
         rows = np.vstack([states, np.sqrt(ridge) * np.eye(units + 1)])
         # Least squares by a QR of the rows and their targets, where the kernel solves the normal equations.
-        r = np.linalg.qr(np.c_[rows, np.vstack([targets[_WASHOUT:], np.zeros((units + 1, 1))])], mode="r")
+        beside = np.vstack([targets[_WASHOUT:], np.zeros((units + 1, 1))])
+        r = np.asarray(np.linalg.qr(np.hstack([rows, beside]), mode="r"))
         fitted = np.linalg.solve(r[:-1, :-1], r[:-1, -1:])
         return np.mean((targets[_WASHOUT:] - states @ fitted) ** 2, axis=0)
 
