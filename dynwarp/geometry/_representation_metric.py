@@ -80,7 +80,8 @@ class RepresentationMetric(eqx.Module):
     def stretches(self) -> Float[Array, "... T m"]:
         """The principal stretches, the square roots of the eigenvalues of G in ascending order.
 
-        Derivatives do not exist where two of them are equal.
+        Derivatives do not exist where two of them are equal. Those that are small are exact to about the root of the
+        rounding error of the largest: singular values of `tangents` are exact to the rounding error itself.
         """
         values = jnp.linalg.eigvalsh(self.G)
         return jnp.sqrt(jnp.maximum(values, 0)) * jnp.exp(self.log_scale)[..., None]

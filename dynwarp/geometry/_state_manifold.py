@@ -8,7 +8,6 @@ from typing import Any, Literal
 import diffrax
 import equinox as eqx
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
@@ -25,7 +24,7 @@ from dynwarp.geometry._schedule import Step, explicit, initial
 from dynwarp.geometry._sensitivities import Problem
 from dynwarp.geometry._setting import check_breakpoints, check_initial, check_step, fixed_schedule, map_schedule
 from dynwarp.models import AbstractField, AbstractMap
-from dynwarp.models._cell import prepared
+from dynwarp.models._cell import computing_dtype, prepared
 from dynwarp.tasks import InputManifold
 
 _CALLER = "state_manifold"
@@ -86,7 +85,7 @@ def state_manifold(
     of_field = is_field(model, _CALLER)
     if not isinstance(manifold, InputManifold):
         raise ArgumentError(f"{_CALLER}: `manifold` must be an InputManifold; got {type(manifold).__name__}.")
-    theta = jax.ShapeDtypeStruct((manifold.dim,), jnp.zeros(()).dtype)
+    theta = jax.ShapeDtypeStruct((manifold.dim,), computing_dtype((manifold, model)))
     state0, state = check_initial(model, state0, theta, _CALLER)
     check_step(model, manifold, theta, state, of_field, _CALLER)
     readout = as_readout(model, readout, state.dtype, _CALLER)

@@ -213,6 +213,19 @@ def test_states_as_a_surface():
     np.testing.assert_allclose(*values(surface, intrinsic, theta), rtol=1e-9)
 
 
+def test_states_in_single_precision():
+    """With everything in float32, and JAX's default float64: no dtype may be promoted on the way."""
+    net, torus, start = jax.tree.map(
+        lambda x: x.astype(jnp.float32) if eqx.is_inexact_array(x) else x,
+        (dw.models.Elman(2, 6, key=KEY), TORUS, jnp.zeros(6)),
+    )
+    surface = g.state_manifold(net, torus, state0=start, step=2)
+    theta = jnp.array([0.4, 2.0], jnp.float32)
+    G = g.representation_metric(net, torus, theta, state0=start).G[2]
+    assert surface.metric(theta).dtype == G.dtype == jnp.float32
+    np.testing.assert_allclose(surface.metric(theta), G, rtol=1e-5)
+
+
 def test_states_of_a_field_as_a_surface():
     net = dw.models.CTRNN(2, 4, key=KEY)
     circle = dw.tasks.Circle(lambda t: jnp.exp(-t))
