@@ -8,7 +8,6 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
 
 from dynwarp._typing import Scalar
 
@@ -98,7 +97,7 @@ def _turning(chart, x, j):
     return jnp.prod(jnp.diagonal(chart._factor(x))) * cross / chart._metric(x)[j, j]
 
 
-def _rule(axis) -> tuple[Float[Array, " n"], Float[Array, " n"]]:
+def _rule(axis) -> tuple[np.ndarray, np.ndarray]:
     n, lower, length, periodic = axis
     if periodic:
         return lower + length * np.arange(n) / n, np.full(n, length / n)
