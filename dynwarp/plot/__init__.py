@@ -9,7 +9,6 @@ from dynwarp.plot._geometry import curvature_map as curvature_map
 from dynwarp.plot._geometry import geodesics as geodesics
 from dynwarp.plot._geometry import metric_panels as metric_panels
 from dynwarp.plot._geometry import tissot as tissot
-from dynwarp.plot._geometry import warped_coordinates as warped_coordinates
 from dynwarp.plot._geometry import warped_grid as warped_grid
 from dynwarp.plot._geometry_space import curvature_torus as curvature_torus
 from dynwarp.plot._geometry_space import snapshots as snapshots

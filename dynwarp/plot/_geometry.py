@@ -61,26 +61,9 @@ def tissot(
     return collection
 
 
-def warped_coordinates(G: Any, thetas: Any) -> np.ndarray:
-    """The points that [`warped_grid`][dynwarp.plot.warped_grid] draws, `(n_1, n_2, 2)`:
-    [`geodesic_coordinates`][dynwarp.geometry.geodesic_coordinates] counted from the middle of the grid.
-
-    **Arguments:** as of [`tissot`][dynwarp.plot.tissot].
-
-    **Example:**
-
-    >>> import numpy as np, dynwarp as dw
-    >>> thetas = np.stack(np.meshgrid([0.0, 1.0, 2.0], [0.0, 1.0], indexing="ij"), axis=-1)
-    >>> dw.plot.warped_coordinates(np.broadcast_to(np.diag([4.0, 1.0]), (3, 2, 2, 2)), thetas)[:, 0, 0].tolist()
-    [-2.0, 0.0, 2.0]
-    """
-    G, thetas = checked_grid(G, thetas, "plot.warped_coordinates")
-    return warped_points(G[..., None, :, :], thetas)[0]
-
-
 def warped_grid(G: Any, thetas: Any, *, colour: str = GENERATED, ax=None):
-    """The grid of the inputs as the metric stretches it, each point at the lengths of the lines of the grid from the
-    middle: [`warped_coordinates`][dynwarp.plot.warped_coordinates].
+    """The grid of the inputs as the metric stretches it, each point at the lengths of the lines of the grid from its
+    middle: [`geodesic_coordinates`][dynwarp.geometry.geodesic_coordinates].
 
     They are lengths along lines of constant input; how much these lean on each other is not shown.
 
@@ -97,7 +80,8 @@ def warped_grid(G: Any, thetas: Any, *, colour: str = GENERATED, ax=None):
     """
     from matplotlib.collections import LineCollection
 
-    lines = grid_lines(warped_coordinates(G, thetas))
+    G, thetas = checked_grid(G, thetas, "plot.warped_grid")
+    lines = grid_lines(warped_points(G[..., None, :, :], thetas)[0])
     ax = axes_or_new(ax, figsize=(4.0, 4.0))
     collection = LineCollection(lines, colors=colour, linewidths=0.9)
     ax.add_collection(collection)
