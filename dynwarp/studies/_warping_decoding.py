@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -113,7 +114,9 @@ def decoding(config) -> Part:
 @functools.lru_cache(maxsize=4)
 def _trained(config):
     """The task, the decoder and its readout, in double precision."""
-    task = CentreOut(n_neurons=48, delays=(0.25,), observation="poisson", spread=0.3)
+    # The type checker takes properties of tasks for fields that are missing.
+    make: Any = CentreOut
+    task = make(n_neurons=48, delays=(0.25,), observation="poisson", spread=0.3)
     of_backbone, of_decoder, of_model, of_trials = jax.random.split(jax.random.key(config.seed), 4)
     decoder = SpikeDecoder(
         task.n_neurons, GRU(_WIDTH, config.units, dtype=_SINGLE, key=of_backbone), task.output_size, key=of_decoder

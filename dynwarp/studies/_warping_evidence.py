@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -132,16 +133,16 @@ def evidence(config) -> Part:
     """How the space of evidence is warped over a trial."""
     trained = networks.train(config, networks.EVIDENCE)
     here = trained.problem
+    maps: list[Any] = [map for map, _ in trained.nets]
     grid = here.manifold.grid(11)
-    metrics = np.stack([networks.metric(map, here, grid) for map, _ in trained.nets])
+    metrics = np.stack([networks.metric(map, here, grid) for map in maps])
     times = here.times
     relevant, irrelevant = metrics[..., 0, 0], metrics[..., 1, 1]
     ratio = relevant.mean((1, 2, 3)) / irrelevant.mean((1, 2, 3))
     stretch = relevant[:, :, 5].mean((1, 2)) / relevant[:, :, [0, -1]].mean((1, 2, 3))
     # What a leaky integrator with the same inputs and no recurrence makes of them.
     leaky = [
-        np.mean(np.sum(np.asarray(map.field.input_weight)[:, :2] ** 2, 0)) * (1 - np.exp(-times)) ** 2
-        for map, _ in trained.nets
+        np.mean(np.sum(np.asarray(map.field.input_weight)[:, :2] ** 2, 0)) * (1 - np.exp(-times)) ** 2 for map in maps
     ]
     gains = [x.mean((1, 2, 3)) / np.stack(leaky) for x in (relevant, irrelevant)]
     loss = float(np.median(trained.loss))
@@ -243,8 +244,8 @@ def linearisation(config) -> Part:
     """What fixed points and their linearisations tell of the warping."""
     trained = networks.train(config, networks.EVIDENCE)
     here, map = trained.problem, trained.nets[0][0]
-    task, dt, times = here.task, here.task.dt, here.times
-    limit = task.limit
+    task: Any = here.task
+    dt, times, limit = task.dt, here.times, task.limit
     strengths = np.linspace(-limit, limit, 9)
     thetas = jnp.stack([jnp.asarray(strengths), jnp.zeros(9)], axis=-1)
     states = np.asarray(_end_states(map, task, thetas))

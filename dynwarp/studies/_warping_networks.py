@@ -46,6 +46,9 @@ class RateNetwork(AbstractMap):
     field: CTRNN
     dt: float = eqx.field(static=True)
 
+    def __init__(self, field: CTRNN, dt: float):
+        self.field, self.dt = field, dt
+
     @property
     def state_size(self):
         return self.field.state_size
@@ -55,8 +58,9 @@ class RateNetwork(AbstractMap):
         return self.field.input_size
 
     def __call__(self, state, input=None, *, step=None):
-        first = self.field(0.0, state, input)
-        second = self.field(0.0, state + self.dt * first, input)
+        t = jnp.zeros((), state.dtype)
+        first = self.field(t, state, input)
+        second = self.field(t, state + self.dt * first, input)
         return state + self.dt / 2 * (first + second)
 
 
@@ -67,6 +71,9 @@ class Trials(AbstractTask):
     task: AbstractTask
     noise: float = eqx.field(static=True)
     scored: bool = eqx.field(static=True)
+
+    def __init__(self, task: AbstractTask, noise: float, scored: bool):
+        self.task, self.noise, self.scored = task, noise, scored
 
     @property
     def dim(self):
@@ -131,7 +138,10 @@ class BothContexts(InputManifold):
     the second coordinate: a network can then be held to one metric in both."""
 
     task: ContextualIntegration
-    dim: int = eqx.field(default=2, static=True)
+    dim: int = eqx.field(static=True)
+
+    def __init__(self, task: ContextualIntegration):
+        self.task, self.dim = task, 2
 
     @property
     def periods(self):
@@ -181,11 +191,17 @@ class Problem:
 @functools.lru_cache(maxsize=64)
 def problem(config, name: str, delays: tuple[float, ...] | None = None) -> Problem:
     """The task `name` in the sizes of the config; `delays` in place of those of the config."""
+    # The type checker takes properties of tasks for fields that are missing.
+    kinds: dict[str, Any] = {
+        EVIDENCE: ContextualIntegration,
+        MEMORY: WorkingMemory,
+        SUBTRACTION: MemorySubtraction,
+        SEQUENCE: SequentialMemory,
+    }
     if name == EVIDENCE:
-        task = ContextualIntegration(dt=config.evidence_dt)
+        task = kinds[name](dt=config.evidence_dt)
         # Constant inputs reach the state at once; an answer is asked for at the end.
         return Problem(task, BothContexts(task), task.steps // 10, (task.steps - 1,), ((task.steps - 1, (1.0, 0.0)),))
-    kinds: dict[str, Any] = {MEMORY: WorkingMemory, SUBTRACTION: MemorySubtraction, SEQUENCE: SequentialMemory}
     task = kinds[name](delays=config.delays if delays is None else delays, dt=config.memory_dt)
     theta = jnp.arange(1.0, task.dim + 1)
     shown = np.flatnonzero(np.any(np.asarray(task(theta))[:, :2] != 0, axis=1))
