@@ -120,7 +120,7 @@ def project_stable_lstm(model: LSTM) -> LSTM:
 
     >>> import jax, jax.numpy as jnp, dynwarp as dw
     >>> net = dw.training.project_stable_lstm(dw.models.LSTM(1, 4, key=jax.random.key(0)))
-    >>> float(jnp.abs(net.recurrent_weight[8:12]).sum(1).max().round(6))
+    >>> round(float(jnp.abs(net.recurrent_weight[8:12]).sum(1).max()), 6)
     0.099
     """
     if not isinstance(model, LSTM):
