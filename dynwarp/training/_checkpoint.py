@@ -58,7 +58,7 @@ class Checkpoint:
 
 
 def digest(*trees: Any) -> str:
-    """A short fingerprint of arrays and keys."""
+    """A short fingerprint of arrays, keys and text."""
     sha = hashlib.sha256()
     for x in jax.tree.leaves(trees):
         if eqx.is_array(x) and jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
@@ -66,4 +66,6 @@ def digest(*trees: Any) -> str:
         if eqx.is_array(x):
             array = np.ascontiguousarray(x)
             sha.update(f"{array.shape}{array.dtype}".encode() + array.tobytes())
+        elif isinstance(x, str):
+            sha.update(x.encode())
     return sha.hexdigest()[:16]

@@ -292,7 +292,8 @@ def _train(
             "seeds": list(lanes),
             "key": digest(keys),
             "data": digest(problem.source),
-            "model": digest(model),
+            # Its text holds what is no array, such as which coordinates have a ReLU.
+            "model": digest(model, repr(model)),
         }
         checkpoint = Checkpoint(directory, settings)
     first = functools.partial(first_state, plan=plan)
