@@ -293,7 +293,7 @@ def _train(
             "key": digest(keys),
             "data": digest(problem.source),
             # Its text holds what is no array, such as which coordinates have a ReLU.
-            "model": digest(model, repr(model)),
+            "model": digest(model, name_of(model)),
         }
         checkpoint = Checkpoint(directory, settings)
     first = functools.partial(first_state, plan=plan)

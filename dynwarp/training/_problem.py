@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -95,7 +96,10 @@ def trials(start: Start, task: AbstractTask, *, state0, rule, penalty, validatio
 
 def name_of(thing: Any) -> str:
     """What a checkpoint remembers of a function: modules by their fields, the others by name."""
-    return repr(thing) if isinstance(thing, eqx.Module) else getattr(thing, "__qualname__", type(thing).__name__)
+    if isinstance(thing, eqx.Module):
+        # Where a function lies in memory is another place in every process.
+        return re.sub(r" at 0x[0-9a-f]+", "", repr(thing))
+    return getattr(thing, "__qualname__", type(thing).__name__)
 
 
 def _score(validation) -> Score | None:

@@ -236,6 +236,15 @@ def test_resuming_another_run_or_a_damaged_file_is_refused(model, circle, tmp_pa
     assert run(model, circle, directory=tmp_path).stats["steps"] == 12
 
 
+def test_what_a_checkpoint_remembers_is_the_same_in_another_process():
+    from dynwarp.training._problem import name_of
+
+    elman = dw.models.Elman(1, 2, activation=jnp.tanh, key=jax.random.key(0))
+    assert "tanh" in name_of(elman)
+    assert "0x" not in name_of(elman)
+    assert name_of(elman) != name_of(dw.models.Elman(1, 2, activation=jax.nn.relu, key=jax.random.key(0)))
+
+
 def test_one_bad_step_is_skipped_and_many_end_the_run(model, circle):
     def sometimes(prediction, target):
         # The third coordinate of the target marks the rows on which the loss breaks.
