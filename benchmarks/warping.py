@@ -36,10 +36,11 @@ CONFIG = WarpingConfig(
     evidence_steps=1_000,
     memory_steps=1_000,
     memory_rate=4e-3,
-    causal_evidence=("task", "whole", "readout", "ratio", "warp copy", "warp ratio", "rate", "rigid"),
+    causal_evidence=("task", "whole", "readout", "ratio", "warp copy", "rate", "rigid"),
     causal_memory=("task", "whole", "readout"),
     causal_noises=(0.1,),
     penalty_points=64,
+    penalty_times=6,
     penalty_strength=1.0,
     causal_noisy=("task", "whole", "readout"),
 )

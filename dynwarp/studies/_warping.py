@@ -51,8 +51,8 @@ class WarpingConfig:
     causal_noisy: tuple[str, ...] = ("task", "whole", "readout")
     causal_delays: tuple[float, ...] = (1.0,)
     penalty_points: int = 48
-    penalty_times: int = 6
-    penalty_strength: float = 3.0
+    penalty_times: int = 8
+    penalty_strength: float = 2.0
     check_points: int = 41
     curvature_points: int = 32
 
@@ -75,7 +75,6 @@ PRESETS = {
         causal_noises=(0.1, 0.25),
         causal_delays=(3.5,),
         penalty_points=128,
-        penalty_times=8,
         check_points=81,
         curvature_points=64,
     ),
