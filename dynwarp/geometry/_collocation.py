@@ -16,6 +16,8 @@ _ITERATIONS = 8
 _SHORTER = 0.3
 # The power of eps below which an error is squared by one more step.
 _NEAR = 0.5
+# The power of eps below which a coordinate does not move, relative to its size.
+_STILL = 0.25
 # Eigenvalues above this, of a Hessian with a unit diagonal, are not negative.
 _ZERO = 1e-9
 
@@ -175,6 +177,9 @@ def _size(path, value):
     """The largest error in units of the way that is gone: of second derivatives, and of velocities over a panel."""
     residual, jump = value
     scale = jnp.max(jnp.abs(path.joints - path.joints[0]), 0)
+    # A coordinate that hardly moves is known to rounding of its own size alone.
+    size = jnp.max(jnp.abs(path.joints), 0)
+    scale = jnp.where(scale > jnp.finfo(scale.dtype).eps ** _STILL * size, scale, size)
     scale = jnp.where(scale > 0, scale, 1) + jnp.max(jnp.abs(path.force), (0, 1))
     steps = jnp.diff(path.knots)
     jumps = jnp.abs(jump) * jnp.minimum(steps[:-1], steps[1:])[:, None] / scale

@@ -84,9 +84,14 @@ def karcher_mean(chart, points, weights, nodes: int, turns: int) -> KarcherMean:
     start = (fixed[first], 0 * fixed[first], jnp.inf * one, jnp.asarray(True), 0)
     p, step, left, found, _ = jax.lax.while_loop(going, body, start)
 
-    slope = jax.jacfwd(lambda p: shares @ logarithms(frozen, fixed, p)[0])(p)
-    velocities, lengths, _ = logarithms(chart, points, p)
-    p = p - jnp.linalg.solve(jax.lax.stop_gradient(slope), weights @ velocities)
+    def residual(p):
+        velocities, lengths, _ = logarithms(chart, points, p)
+        mean = weights @ velocities
+        return mean, (mean, lengths)
+
+    # Value and slope in one: the search for the geodesics is the longest part of the program.
+    slope, (mean, lengths) = jax.jacfwd(residual, has_aux=True)(p)
+    p = p - jnp.linalg.solve(jax.lax.stop_gradient(slope), mean)
     result = RESULTS.where(left <= eps**_ACCURACY, RESULTS.successful, RESULTS.max_steps_reached)
     result = RESULTS.where(found, result, RESULTS.singular)
     return KarcherMean(

@@ -44,6 +44,11 @@ def _helicoid(x):
     return jnp.stack([x[0] * jnp.cos(x[1]), x[0] * jnp.sin(x[1]), 0.8 * x[1]])
 
 
+def _pseudosphere(x):
+    s = 1 / jnp.cosh(x[0])
+    return jnp.stack([s * jnp.cos(x[1]), s * jnp.sin(x[1]), x[0] - jnp.tanh(x[0])])
+
+
 def _saddle(x):
     return jnp.stack([x[0], x[1], x[0] ** 2 - x[1] ** 2])
 
@@ -53,6 +58,7 @@ SURFACES = {
     "ellipsoid": (_ellipsoid, _ellipsoid_curvature),
     "torus": (_torus, lambda x: jnp.cos(x[1]) / (TUBE * (RING + TUBE * jnp.cos(x[1])))),
     "flat torus": (_flat_torus, lambda x: 0 * x[0]),
+    "pseudosphere": (_pseudosphere, lambda x: -1 + 0 * x[0]),
     "helicoid": (_helicoid, lambda x: -(0.8**2) / (x[0] ** 2 + 0.8**2) ** 2),
 }
 

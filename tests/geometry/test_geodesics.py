@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy.integrate import solve_ivp
 
 import dynwarp as dw
 
@@ -15,18 +16,44 @@ KEY = jax.random.key(0)
 PERIOD = 2 * np.pi
 
 
-def _sphere(x):
-    s, c = jnp.sin(x), jnp.cos(x)
-    return jnp.stack([s[0] * c[1], s[0] * s[1], c[0]])
+class _Surface(eqx.Module):
+    """A sphere or an ellipsoid where `ring` is 0, else a torus with its outer equator at u = pi / 2."""
+
+    ring: jax.Array
+    axes: jax.Array
+
+    def __call__(self, x):
+        s, c = jnp.sin(x), jnp.cos(x)
+        radius = self.ring + s[0]
+        return self.axes * jnp.stack([radius * c[1], radius * s[1], c[0]])
 
 
-SPHERE = g.Immersion(_sphere, dim=2, periods=(None, PERIOD))
+RING, TUBE = 2.0, 0.6
+TRIAXIAL = np.array([1.5, 1.1, 0.7])
+FAMILY = g.Immersion(
+    _Surface(jnp.array([0.0, 0.0, RING / TUBE]), jnp.array([np.ones(3), TRIAXIAL, np.full(3, TUBE)])),
+    dim=2,
+    periods=(None, PERIOD),
+)
+SPHERE = jax.tree.map(lambda a: a[0], FAMILY)
+_sphere = SPHERE.fn
 LOWER, UPPER = jnp.array([1.0, 5.6]), jnp.array([2.1, 6.9])
 X = jax.random.uniform(KEY, (6, 2), minval=LOWER, maxval=UPPER)
 Y = jax.random.uniform(jax.random.key(1), (6, 2), minval=LOWER, maxval=UPPER) % jnp.array([10.0, PERIOD])
 W = jnp.array([0.3, -0.2])
-# Past the pole, where the chart tears.
-NEAR_POLE = jnp.array([[0.02, 0.0], [0.02, 3.0]])
+# Of the sphere: past the pole, where the chart tears; two ends of a diameter.
+MORE = jnp.array([[[0.02, 0.0], [0.02, 3.0]], [[1.0, 0.3], [np.pi - 1.0, 0.3 + np.pi]]])
+# Of the torus: along a meridian, the inner and the outer equator; a long way along the latter.
+AROUND = jnp.array(
+    [
+        [[0.4, 1.0], [2.0, 1.0]],
+        [[-np.pi / 2, 0.0], [-np.pi / 2, 1.0]],
+        [[np.pi / 2, 0.0], [np.pi / 2, 1.0]],
+        [[np.pi / 2, 0.0], [np.pi / 2, 2.0]],
+    ]
+)
+STARTS = jnp.stack([jnp.concatenate([X, MORE[:, 0]])] * 2 + [jnp.concatenate([X[:4], AROUND[:, 0]])])
+ENDS = jnp.stack([jnp.concatenate([Y, MORE[:, 1]])] * 2 + [jnp.concatenate([Y[:4], AROUND[:, 1]])])
 PLANE = g.Metric(lambda x: jnp.eye(2) / x[1] ** 2, dim=2)
 
 
@@ -35,25 +62,36 @@ def _hyperbolic(x, y):
 
 
 @pytest.fixture(scope="module")
-def arcs():
-    """Six arcs of the sphere across the seam of the chart and one past its pole, in one program."""
+def surfaces():
+    """Eight arcs on each of a sphere, a triaxial ellipsoid and a torus, in one program."""
 
     @eqx.filter_jit
-    def run(sphere, x, y):
-        def one(x, y):
-            found = sphere.connect(x, y)
+    def run(family, x, y):
+        def one(surface, x, y):
+            found = surface.connect(x, y)
+            arrival = jax.jvp(found, (jnp.ones(()),), (jnp.ones(()),))[1]
             return {
                 "found": found,
-                "end": sphere.exp(x, found.velocity),
+                "end": surface.exp(x, found.velocity),
                 "points": jax.vmap(found)(jnp.linspace(0, 1, 5)),
-                "carried": jax.vmap(lambda v: sphere.parallel_transport(found, v))(jnp.stack([found.velocity, W])),
-                "metrics": (sphere.metric(x), sphere.metric(y)),
+                "arrival": arrival,
+                "carried": jax.vmap(lambda v: surface.parallel_transport(found, v))(jnp.stack([found.velocity, W])),
+                "metrics": (surface.metric(x), surface.metric(y)),
             }
 
-        return jax.vmap(one)(x, y)
+        return eqx.filter_vmap(lambda surface, x, y: jax.vmap(lambda x, y: one(surface, x, y))(x, y))(family, x, y)
 
-    out = run(SPHERE, jnp.concatenate([X, NEAR_POLE[:1]]), jnp.concatenate([Y, NEAR_POLE[1:]]))
-    return [jax.tree.map(lambda a, i=i: a[i], out) for i in (slice(6), 6)]
+    return run(FAMILY, STARTS, ENDS)
+
+
+def _lanes(found, surface, lanes):
+    return jax.tree.map(lambda a: a[surface, lanes], found)
+
+
+@pytest.fixture(scope="module")
+def arcs(surfaces):
+    """Of the sphere: six arcs across the seam of the chart, and one past its pole."""
+    return [_lanes(surfaces, 0, lanes) for lanes in (slice(6), 6)]
 
 
 def test_distances_on_the_sphere(arcs):
@@ -83,16 +121,69 @@ def test_transport_keeps_lengths_angles_and_the_velocity(arcs):
     last = arcs[0]["carried"]
     products = [np.einsum("pai,pij,pbj->pab", v, G, v) for v, G in ((first, before), (last, after))]
     np.testing.assert_allclose(products[1], products[0], rtol=1e-9, atol=1e-11)
-    arrival = jax.vmap(lambda c: jax.jvp(c, (jnp.ones(()),), (jnp.ones(()),))[1])(found)
-    np.testing.assert_allclose(last[:, 0], arrival, rtol=1e-9, atol=1e-11)
+    np.testing.assert_allclose(last[:, 0], arcs[0]["arrival"], rtol=1e-9, atol=1e-11)
 
 
 def test_a_way_past_the_pole_is_resolved(arcs):
     """The chart tears 0.0015 beside the way."""
     found = arcs[1]["found"]
-    p, q = (np.asarray(_sphere(x)) for x in NEAR_POLE)
+    p, q = (np.asarray(_sphere(x)) for x in MORE[0])
     np.testing.assert_allclose(found.length, np.arcsin(np.linalg.norm(np.cross(p, q))), rtol=1e-10)
     assert not found.ambiguous
+
+
+def test_ends_of_a_diameter_are_ambiguous(surfaces):
+    """On the cut locus: half great circles either way around are as long."""
+    found = _lanes(surfaces, 0, 7)["found"]
+    np.testing.assert_allclose([found.length, found.runner_up], np.pi, rtol=1e-9)
+    assert found.ambiguous
+    assert not _lanes(surfaces, 0, slice(6))["found"].ambiguous.any()
+
+
+def _free_motion(axes, start, velocity):
+    """The end of a particle held on an ellipsoid by its normal force: no chart, no Christoffel symbols."""
+
+    def field(t, state):
+        x, v = np.split(state, 2)
+        normal = x / axes**2
+        return np.concatenate([v, -(v @ (v / axes**2)) / (normal @ normal) * normal])
+
+    run = solve_ivp(field, (0, 1), np.concatenate([start, velocity]), method="DOP853", rtol=3e-14, atol=1e-14)
+    return run.y[:3, -1]
+
+
+def test_distances_on_a_triaxial_ellipsoid(surfaces):
+    found = _lanes(surfaces, 1, slice(7))["found"]
+    assert (found.result == dw.RESULTS.successful).all()
+    assert (found.index == 0).all()
+    surface = jax.tree.map(lambda a: a[1], FAMILY).fn
+    starts, velocities = jax.vmap(lambda x, v: jax.jvp(surface, (x,), (v,)))(STARTS[1, :7], found.velocity)
+    np.testing.assert_allclose(found.length, np.linalg.norm(velocities, axis=1), rtol=1e-10)
+    ends = [_free_motion(TRIAXIAL, *pair) for pair in zip(np.asarray(starts), np.asarray(velocities))]
+    np.testing.assert_allclose(ends, jax.vmap(surface)(ENDS[1, :7]), atol=1e-10)
+
+
+def test_distances_on_a_torus(surfaces):
+    """Meridians and equators in closed form; (R + r sin u)^2 dv/ds, of Clairaut, is kept along the others."""
+    found = _lanes(surfaces, 2, slice(7))["found"]
+    assert (found.result == dw.RESULTS.successful).all()
+    np.testing.assert_allclose(found.length[4:], [TUBE * 1.6, RING - TUBE, RING + TUBE], rtol=1e-12)
+    velocities = np.stack([found.velocity, surfaces["arrival"][2, :7]], 1)
+    radii = RING + TUBE * np.sin(np.stack([STARTS[2, :7, 0], ENDS[2, :7, 0]], 1))
+    constant = radii**2 * velocities[..., 1]
+    np.testing.assert_allclose(constant[:, 1], constant[:, 0], rtol=1e-9, atol=1e-11)
+    squares = TUBE**2 * velocities[..., 0] ** 2 + radii**2 * velocities[..., 1] ** 2
+    np.testing.assert_allclose(squares, np.asarray(found.length)[:, None].repeat(2, 1) ** 2, rtol=1e-9)
+
+
+def test_a_saddle_is_not_taken_for_a_minimum(surfaces):
+    """The outer equator beyond its conjugate point, pi sqrt(r (R + r)) away, and before the second one."""
+    found = _lanes(surfaces, 2, 7)["found"]
+    length = 2 * (RING + TUBE)
+    assert np.pi * np.sqrt(TUBE * (RING + TUBE)) < length < 2 * np.pi * np.sqrt(TUBE * (RING + TUBE))
+    np.testing.assert_allclose(found.length, length, rtol=1e-9)
+    assert found.index == 1
+    assert found.result == dw.RESULTS.saddle
 
 
 def test_flat_torus_winds_the_shorter_way():
