@@ -24,7 +24,7 @@ def _distances(starts, ends):
     group="geometry",
     check={"pairs": 3},
     quick=[{"pairs": 500}],
-    full=[{"pairs": 500}],
+    full=[{"pairs": 5000}],
     peers=("geomstats",),
 )
 def sphere_geodesics(*, pairs: int, seed: int) -> Kernel:
