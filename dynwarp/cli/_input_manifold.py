@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import tomllib
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -204,7 +205,10 @@ def _task(table: _Table) -> Any:
     classes = {
         name: kind
         for name, kind in vars(tasks).items()
-        if isinstance(kind, type) and issubclass(kind, tasks.AbstractTask) and kind is not tasks.AbstractTask
+        # Trials that were recorded are arrays, which a text cannot give.
+        if isinstance(kind, type)
+        and issubclass(kind, tasks.AbstractTask)
+        and kind not in (tasks.AbstractTask, tasks.RecordedTrials)
     }
     kind = classes[table.choice("name", tuple(sorted(classes)))]
     parameters = table.table("parameters", {})
@@ -235,7 +239,7 @@ def _spline(table: _Table) -> Any:
     try:
         with np.load(file, allow_pickle=False) as found:
             arrays = dict(found)
-    except (OSError, ValueError, AttributeError, TypeError) as error:
+    except (OSError, ValueError, AttributeError, TypeError, EOFError, zipfile.BadZipFile) as error:
         raise ArgumentError(f"{table.path}: `{table.name}file` {str(file)!r} cannot be read as npz.") from error
     if "inputs" not in arrays or np.ndim(arrays["inputs"]) < 3 or not np.issubdtype(arrays["inputs"].dtype, np.number):
         table.complain(f"{str(file)!r} must hold numbers `inputs` of shape (n_1, ..., n_m, T, d).")
@@ -244,6 +248,9 @@ def _spline(table: _Table) -> Any:
     missing = [key for key in names if key not in arrays]
     if missing:
         table.complain(f"{str(file)!r} has no `{missing[0]}`, the values of coordinate {missing[0][6:]}.")
+    for key in names:
+        if not np.issubdtype(arrays[key].dtype, np.number):
+            table.complain(f"`{key}` of {str(file)!r} must hold numbers; got an array of {arrays[key].dtype}.")
     periods = table.array("periods", 1, [0.0] * m)
     if periods.shape != (m,) or (periods < 0).any():
         table.refuse("periods", f"{m} numbers, 0 where a coordinate is not periodic", periods.tolist())

@@ -45,7 +45,7 @@ def decoder_alignment(
 
     **Returns:** a [`DecoderAlignment`][dynwarp.geometry.DecoderAlignment].
 
-    **Raises:** `ShapeError` for what does not fit.
+    **Raises:** `ShapeError`, `ArgumentError` for what does not fit.
 
     **Cost:** o gradients of the readout a state.
 
@@ -64,6 +64,11 @@ def decoder_alignment(
         raise ShapeError(f"{caller}: `states` must have shape (..., T, n); got {states.shape}.")
     check_shape(tangents, "tangents", (*states.shape, "m"), caller=caller)
     n = states.shape[-1]
+    if not callable(readout):
+        raise ArgumentError(
+            f"{caller}: `readout` must be a function (n,) -> (o,), of a matrix W lambda x: W @ x; got "
+            f"{type(readout).__name__}."
+        )
     seen = eqx.filter_eval_shape(readout, jax.ShapeDtypeStruct((n,), states.dtype))
     check_shape(seen, "readout(state)", ("o",), caller=caller)
     cosines = _cosines(readout, states.reshape(-1, n), tangents.reshape(-1, *tangents.shape[-2:]))
@@ -146,12 +151,14 @@ def subspace_similarity(states: Float[Array, "... T n"], *, rank: int = 2, centr
 
 @eqx.filter_jit
 def _principal_cosines(states, rank, centred):
+    size = root(jnp.sum(states**2, axis=(0, 2)))
     if centred:
         states = states - jnp.mean(states, axis=0)
     states = jnp.moveaxis(states, 1, 0)
     _, values, vectors = jnp.linalg.svd(states, full_matrices=False)
     tolerance = jnp.finfo(states.dtype).eps * max(states.shape[1:])
-    full = values[:, rank - 1] > tolerance * jnp.maximum(values[:, 0], jnp.finfo(states.dtype).tiny)
+    # Where all points share a state, what the mean leaves of them is its rounding error, and no subspace.
+    full = values[:, rank - 1] > tolerance * jnp.maximum(size, jnp.finfo(states.dtype).tiny)
     basis = jnp.where(full[:, None, None], vectors[:, :rank], 0)
     products = jnp.einsum("tan,sbn->tsab", basis, basis, precision="highest")
     cosines = jnp.minimum(jnp.linalg.svd(products, compute_uv=False), 1)

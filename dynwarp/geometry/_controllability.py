@@ -81,6 +81,13 @@ def controllability_gramian(
     joint: Any = _FieldWithGramian if field else _MapWithGramian
     n = model.state_size
     start = jnp.concatenate([state0, jnp.zeros(n * n, state0.dtype)])
+    noise = options.get("noise")
+    if noise is not None:
+        # Noise moves the state; the Gramian is that along the path.
+        if jnp.ndim(noise):
+            check_shape(noise, "noise", (n,), caller=caller)
+        spread = jnp.broadcast_to(jnp.asarray(noise, state0.dtype), (n,))
+        options["noise"] = jnp.concatenate([spread, jnp.zeros(n * n, state0.dtype)])
     found = simulate(joint(model), start, inputs, throw=throw, **options)
     finite = jnp.all(jnp.isfinite(found))
     result = RESULTS.where(finite, RESULTS.successful, RESULTS.non_finite)

@@ -137,12 +137,12 @@ class MetricPenalty(eqx.Module):
         if not callable(space):
             check_choice(space, "space", _SPACES, caller=_CALLER)
         for name, value in (("strength", strength), ("floor", floor)):
-            if not (isinstance(value, int | float) and 0 <= value < float("inf")):
+            if not (isinstance(value, int | float | np.floating) and 0 <= value < float("inf")):
                 raise ArgumentError(f"{_CALLER}: `{name}` must be a number that is not negative; got {value!r}.")
         self.manifold, self.thetas, self.space = manifold, thetas.reshape(-1, m), space
         self.state0 = state0 if state0 is None or callable(state0) else as_floating(state0)
         self.strength, self.floor, self.target, self.full = float(strength), float(floor), target, bool(full)
-        self.at = None if at is None else tuple(int(i) for i in at)
+        self.at = None if at is None else _indices(at, "at")
         self.ts, self.dt = None if ts is None else tuple(float(t) for t in ts), dt
         self.relevant = _relevant(relevant, m)
         self.ratio = as_floating(ratio)
@@ -263,10 +263,18 @@ def _parts(model: Any, space: Any) -> tuple[Any, Any]:
     return map, as_readout(map, "rate", computing_dtype(map), _CALLER) if activation is None else activation
 
 
+def _indices(values, name):
+    """Whole numbers in a sequence, as a tuple."""
+    known = np.asarray(values)
+    if known.ndim != 1 or (known.size and not np.issubdtype(known.dtype, np.integer)):
+        raise ArgumentError(f"{_CALLER}: `{name}` must be a list of whole numbers; got {values!r}.")
+    return tuple(int(i) for i in known)
+
+
 def _relevant(relevant, m):
     if relevant is None:
         return None
-    chosen = tuple(sorted({int(i) for i in relevant}))
+    chosen = tuple(sorted(set(_indices(relevant, "relevant"))))
     if not chosen or chosen[0] < 0 or chosen[-1] >= m or len(chosen) == m:
         raise ArgumentError(f"{_CALLER}: `relevant` must be some but not all of the {m} coordinates; got {relevant!r}.")
     return chosen

@@ -182,6 +182,7 @@ def self_intersection(
         periods = (None,) * m if periods is None else tuple(None if p is None else float(p) for p in periods)
         if len(periods) != m:
             raise ArgumentError(f"{caller}: `periods` must have one entry for each of the {m} coordinates.")
+        check_positive([p for p in periods if p is not None], "periods", caller=caller)
         distances = _chart_distances(thetas.reshape(P, m), periods)
     elif periods is not None:
         raise ArgumentError(f"{caller}: `periods` go with `thetas`.")

@@ -141,7 +141,7 @@ class SpikeDecoder(AbstractMap):
     def encode(self, counts: Float[Array, " n_units"]) -> Float[Array, " d"]:
         """z, what the backbone is given of a bin."""
         check_shape(counts, "counts", (self.input_size,), caller="SpikeDecoder.encode")
-        return self._attend(counts, *self._tokens())
+        return self._attend(jnp.asarray(counts, self.embedding.dtype), *self._tokens())
 
     def readout(self) -> AttentionReadout:
         """The output map, from the state to the outputs."""

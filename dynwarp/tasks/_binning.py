@@ -35,9 +35,11 @@ def bin_spikes(times: Any, units: Any, starts: Any, *, dt: float, steps: int, n_
     check_shape(units, "units", times.shape, caller=caller)
     check_finite(times, "times", caller=caller)
     starts, edges = _edges(starts, dt, steps, caller)
+    if units.size and not np.issubdtype(units.dtype, np.integer):
+        raise ArgumentError(f"{caller}: `units` must be whole numbers; got an array of {units.dtype}.")
     least = int(units.max(initial=-1)) + 1
     n_units = check_positive_integer(least if n_units is None else n_units, "n_units", caller=caller)
-    if units.size and not (np.issubdtype(units.dtype, np.integer) and units.min() >= 0 and least <= n_units):
+    if units.size and not (units.min() >= 0 and least <= n_units):
         raise ArgumentError(f"{caller}: `units` must be whole numbers from 0 to {n_units - 1}.")
     order = np.argsort(times, kind="stable")
     times, units = times[order], units[order].astype(int)

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from dynwarp._checks import check_finite, check_positive, check_shape
+from dynwarp._checks import check_finite, check_positive, check_positive_integer, check_shape
 from dynwarp.errors import ArgumentError
 from dynwarp.tasks._parameters import as_floating
 from dynwarp.tasks._spline import SplineManifold
@@ -203,7 +203,11 @@ def _knots(knots, thetas, periods, caller):
         return knots
     if len(knots) != m:
         raise ArgumentError(f"{caller}: `knots` must be one number for each of the {m} variables; got {knots!r}.")
+    for count in knots:
+        check_positive_integer(count, "knots", minimum=3, caller=caller)
     periods = (None,) * m if periods is None else periods
+    if np.ndim(periods) != 1 or len(periods) != m:
+        raise ArgumentError(f"{caller}: `periods` must have one entry for each of the {m} variables; got {periods!r}.")
     low, high = thetas.min(axis=0), thetas.max(axis=0)
     return [
         np.linspace(low[i], high[i], count) if period is None else np.arange(count) * (period / count)

@@ -104,6 +104,7 @@ class SplineManifold(InputManifold):
                 f"SplineManifold.from_trials: {len(thetas)} trials determine {rank} of the {math.prod(shape)} inputs "
                 "at the knots; take fewer knots, or trials nearer to all of them."
             )
+        values = values.astype(as_floating(inputs).dtype)
         return cls(knots, values.reshape(*shape, *inputs.shape[1:]), periods=periods, ts=ts)
 
     def __call__(self, theta, t=None):
@@ -121,10 +122,15 @@ class SplineManifold(InputManifold):
     def _weights(self, theta):
         """The weight of each knot, one vector a coordinate."""
         theta = self.wrap(theta)
-        return [_evaluate(k, c, theta[i]) for i, (k, c) in enumerate(zip(self.knots[: self.dim], self.cubics))]
+        return [
+            _evaluate(k, c, theta[i].astype(k.dtype))
+            for i, (k, c) in enumerate(zip(self.knots[: self.dim], self.cubics))
+        ]
 
 
 def _as_knots(knots: Any) -> list[np.ndarray]:
+    if isinstance(knots, int | float):
+        raise ArgumentError(f"SplineManifold: `knots` must be an array, or one for each coordinate; got {knots!r}.")
     several = isinstance(knots, Sequence) and len(knots) > 0 and np.ndim(knots[0]) > 0
     return [np.asarray(k, float) for k in (knots if several else [knots])]
 

@@ -172,12 +172,18 @@ START = "steps = 4\n[manifold]\n"
         ('[manifold]\nchart = "task"\nname = "WorkingMemory"\nparameters = {dt = -1.0}', "`dt`"),
         ('[manifold]\nchart = "task"\nname = "WorkingMemory"\nvary = [7]', "indices below 2"),
         ('[manifold]\nchart = "spline"\nfile = "nowhere.npz"', "cannot be read as npz"),
+        ('[manifold]\nchart = "spline"\nfile = "bad.toml"', "cannot be read as npz"),
+        ('[manifold]\nchart = "spline"\nfile = "cut.npz"', "cannot be read as npz"),
+        ('[manifold]\nchart = "spline"\nfile = "words.npz"', "`knots_0`"),
+        ('[manifold]\nchart = "task"\nname = "RecordedTrials"', "`manifold.name` must be one of"),
         (START + 'chart = "line"\ndirection = [1, 2, 3]', "3 channels; the LeakyRNN takes 2"),
     ],
 )
 def test_a_mistake_is_one_line_and_no_file(text, message, folder, capsys):
     path = folder / "bad.toml"
     path.write_text(text)
+    np.savez(folder / "words.npz", knots_0=["a", "b", "c"], inputs=np.ones((3, 2, 2)))
+    (folder / "cut.npz").write_bytes((folder / "words.npz").read_bytes()[:100])
     words = ["analyze", str(folder / "net.dynwarp"), "--inputs", str(path), "--out", str(folder / "bad")]
     assert main([*words, "--json"]) == 2
     complaint = capsys.readouterr().err

@@ -72,6 +72,10 @@ def test_subspaces_are_those_of_scipy():
     np.testing.assert_allclose(found.nuclear()[1, 0], cosines.mean(), rtol=1e-12)
     np.testing.assert_allclose(found.spectral()[0, 0], 1, rtol=1e-12)
     assert np.isnan(found.cosines[2]).all()
+    # What the mean leaves of states that are the same is a rounding error, and has no direction.
+    same = states.at[:3, 2].set(jnp.array([0.1, 0.2, 0.3, 0.7, 0.0]))[:3]
+    assert np.any(same[:, 2] != same[:, 2].mean(0))
+    assert np.isnan(g.subspace_similarity(same, rank=1).cosines[2]).all()
 
 
 @pytest.fixture(scope="module")
@@ -111,6 +115,18 @@ def test_kernel_and_gramian_agree(kernel):
     np.testing.assert_allclose(values**2, top[:2], rtol=1e-10)
     pushed = np.einsum("asi,ksi->ka", want, inputs)
     np.testing.assert_allclose(pushed, values[:, None] * outputs, rtol=1e-10, atol=1e-12)
+
+
+def test_noise_moves_the_state_and_not_the_gramian():
+    noise = jnp.array([0.5, 0.0, 0.2, 0.1])
+    found = g.controllability_gramian(NET, STATE0, INPUTS, noise=noise, key=KEY)
+    start, W = STATE0, jnp.zeros((N, N))
+    for u, state, gramian in zip(INPUTS, found.states, found.gramians):
+        A, B = jax.jacfwd(NET, argnums=(0, 1))(start, u)
+        W = A @ W @ A.T + B @ B.T
+        np.testing.assert_allclose(gramian, W, rtol=1e-12, atol=1e-14)
+        assert (np.abs(state - NET(start, u)) > 1e-9).tolist() == (noise > 0).tolist()
+        start = state
 
 
 def test_kernel_serves_every_manifold(kernel):
@@ -197,6 +213,8 @@ def test_curvature_energy_of_a_torus():
         (lambda: g.geodesic_coordinates(jnp.ones((3, 1, 1)), jnp.zeros(3)), ValueError, "grid"),
         (lambda: g.decoder_alignment(jnp.zeros(3), jnp.zeros((3, 1)), jnp.sin), ValueError, "`states`"),
         (lambda: g.decoder_alignment(jnp.zeros((1, 3)), jnp.zeros((1, 4, 1)), jnp.sin), ValueError, "`tangents`"),
+        (lambda: g.decoder_alignment(jnp.zeros((1, 3)), jnp.zeros((1, 3, 1)), jnp.eye(3)), ValueError, "a function"),
+        (lambda: g.controllability_gramian(NET, STATE0, INPUTS, noise=jnp.ones(2), key=KEY), ValueError, "`noise`"),
         (lambda: g.subspace_similarity(jnp.zeros((2, 1, 3))), dw.errors.ArgumentError, "span no subspace"),
         (lambda: g.adjoint_kernel(NET, STATE0, jnp.zeros((T, 3))), dw.errors.ShapeError, "`inputs`"),
         (lambda: g.adjoint_kernel(dw.models.CTRNN(1, 2, key=KEY), jnp.zeros(2), INPUTS), TypeError, "takes maps"),

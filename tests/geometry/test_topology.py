@@ -84,6 +84,7 @@ def test_crossings():
         (lambda: g.self_intersection(jnp.ones((4, 1, 2))), "either `thetas` or"),
         (lambda: g.self_intersection(jnp.ones((4, 1, 2)), jnp.ones((3, 1))), "`thetas`"),
         (lambda: g.self_intersection(jnp.ones((4, 1, 2)), jnp.ones((4, 1)), separation=1), "`separation`"),
+        (lambda: g.self_intersection(jnp.ones((4, 1, 2)), jnp.ones((4, 1)), periods=(0.0,)), "`periods`"),
         (lambda: g.persistent_homology(), "either `states` or"),
         (lambda: g.persistent_homology(np.ones((3, 2))), "4 points"),
         (lambda: g.persistent_homology(distances=np.triu(np.ones((4, 4)))), "symmetric"),

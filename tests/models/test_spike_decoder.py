@@ -153,6 +153,7 @@ def test_float32_stays_float32():
     start = jnp.zeros(net.state_size, jnp.float32)
     state, output = stepped(net, start)
     assert state.dtype == output.dtype == jnp.float32
+    assert net.encode(jnp.zeros(UNITS, jnp.int32)).dtype == jnp.float32
     # Whole numbers are counts too, and no input is silence.
     np.testing.assert_array_equal(state, stepped(net, start, jnp.zeros(UNITS, jnp.int32))[0])
 

@@ -148,6 +148,15 @@ def test_neurons_differ():
     np.testing.assert_allclose(found[4], found[0] * np.exp(1.5 * np.exp(g[1]) * np.cos(0.7 - phi)))
 
 
+def test_recordings_keep_their_precision():
+    values = np.float32([[[0.0]], [[1.0]], [[3.0]], [[2.0]]])
+    task = t.RecordedTrials(values, values.astype(float), np.arange(4.0)[:, None], [3])
+    batch = task.trials()
+    assert (batch.inputs.dtype, batch.targets.dtype) == (jnp.float32, jnp.float64)
+    np.testing.assert_allclose(batch.inputs, values, atol=1e-6)
+    np.testing.assert_allclose(batch.targets, values, atol=1e-14)
+
+
 ONES = np.ones((4, 3, 2))
 THETAS = np.arange(4.0)[:, None]
 
@@ -160,6 +169,9 @@ THETAS = np.arange(4.0)[:, None]
         (lambda: t.RecordedTrials(ONES, ONES, THETAS[:2], [3]), ShapeError, "thetas"),
         (lambda: t.RecordedTrials(ONES * np.nan, ONES, THETAS, [3]), NonFiniteError, "inputs"),
         (lambda: t.RecordedTrials(ONES, ONES, THETAS, [3, 3]), ArgumentError, "knots"),
+        (lambda: t.RecordedTrials(ONES, ONES, THETAS, 3), ArgumentError, "knots"),
+        (lambda: t.RecordedTrials(ONES, ONES, THETAS, [0], periods=(4.0,)), ArgumentError, "knots"),
+        (lambda: t.RecordedTrials(ONES, ONES, THETAS, [3], periods=4.0), ArgumentError, "periods"),
         (lambda: t.RecordedTrials(ONES, ONES, THETAS, [6]), ArgumentError, "determine"),
         (lambda: t.RecordedTrials(ONES, ONES, THETAS, [3], mask=np.zeros(3)), ArgumentError, "mask"),
         (lambda: t.RecordedTrials(ONES, ONES, THETAS, [3], mask=np.ones(2)), ShapeError, "mask"),
@@ -168,6 +180,8 @@ THETAS = np.arange(4.0)[:, None]
         (lambda: t.bin_spikes([0.0], [1, 2], [0.0], dt=1.0, steps=1), ShapeError, "units"),
         (lambda: t.bin_spikes([0.0], [3], [0.0], dt=1.0, steps=1, n_units=2), ArgumentError, "units"),
         (lambda: t.bin_spikes([0.0], [0.5], [0.0], dt=1.0, steps=1), ArgumentError, "units"),
+        (lambda: t.bin_spikes([0.0], [np.nan], [0.0], dt=1.0, steps=1), ArgumentError, "units"),
+        (lambda: t.bin_spikes([0.0], ["a"], [0.0], dt=1.0, steps=1), ArgumentError, "units"),
         (lambda: t.bin_spikes([np.inf], [0], [0.0], dt=1.0, steps=1), NonFiniteError, "times"),
         (lambda: t.bin_spikes([0.0], [0], [0.0], dt=-1.0, steps=1), ArgumentError, "dt"),
         (lambda: t.bin_signal([0.0, 1.0], np.ones((3, 1)), [0.0], dt=1.0, steps=1), ShapeError, "values"),
