@@ -270,7 +270,7 @@ def test_bad_arguments():
     with pytest.raises(dw.errors.ShapeError, match="fn"):
         g.Metric(lambda x: jnp.eye(3), dim=2).metric(jnp.zeros(2))
     with pytest.raises(dw.errors.ArgumentError, match="fn"):
-        g.Metric(jnp.eye(2), dim=2)
+        g.Metric(jnp.eye(2), dim=2)  # pyright: ignore[reportArgumentType]
     with pytest.raises(dw.errors.ArgumentError, match="periods"):
         g.Metric(_sphere, dim=2, periods=(None,))
     with pytest.raises(dw.errors.ArgumentError, match="`step`"):
