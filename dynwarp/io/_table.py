@@ -16,14 +16,14 @@ _MISSING = frozenset({"", "na", "n/a", "null", "none", "?"})
 def read_table(path: Path, *, header: bool | None = None, delimiter: str | None = None) -> dict[str, np.ndarray]:
     """The columns of a text file by name: numbers as float64, NaN where a cell is missing, other columns as strings.
 
-    Blank lines and lines that begin with # or % are skipped. Without `delimiter`, a tsv file is split at tabs, others
-    at whichever of tab, semicolon, comma and white space splits their lines alike. Without `header`, the first line is
-    one if it holds a word.
+    Lines that begin with # or % are skipped, and so are blank ones, but between the numbers of one column they are
+    missing values. Without `delimiter`, a tsv file is split at tabs, others at whichever of tab, semicolon, comma and
+    white space splits their lines alike. Without `header`, the first line is one if it holds a word.
     """
     lines = _lines(path)
     if delimiter is None:
-        delimiter = "\t" if path.suffix.lower() == ".tsv" else _sniff(lines)
-    rows = _split(lines, delimiter)
+        delimiter = "\t" if path.suffix.lower() == ".tsv" else _sniff([line for line in lines if line.strip()])
+    rows = _split(_without_blank(lines, delimiter), delimiter)
     if header is None:
         header = any(_number(cell) is None for cell in rows[0])
     names = [cell or f"column {i}" for i, cell in enumerate(rows[0])] if header else None
@@ -53,10 +53,21 @@ def _lines(path: Path) -> list[str]:
         ) from error
     if "\0" in text:
         raise SeriesError(f"{str(path)!r} is not text: it is of another type than its name says.")
-    lines = [line for line in text.splitlines() if line.strip() and line.lstrip()[0] not in "#%"]
-    if not lines:
+    lines = [line for line in text.splitlines() if line.lstrip()[:1] not in ("#", "%")]
+    if not any(line.strip() for line in lines):
         raise SeriesError(f"{str(path)!r} is empty.")
     return lines
+
+
+def _without_blank(lines: list[str], delimiter: str | None) -> list[str]:
+    """The lines but the blank ones. Between numbers of one column a blank line is a value that is missing: without it
+    all that follow would move in time."""
+    filled = [i for i, line in enumerate(lines) if line.strip()]
+    if any(len(row) > 1 for row in _split([lines[i] for i in filled[:20]], delimiter)):
+        return [lines[i] for i in filled]
+    start = next((i for i in filled if _number(lines[i].strip()) is not None), filled[0])
+    head = [lines[i] for i in filled if i < start]
+    return head + [line if line.strip() else "nan" for line in lines[start : filled[-1] + 1]]
 
 
 def _sniff(lines: list[str]) -> str | None:

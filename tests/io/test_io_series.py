@@ -99,6 +99,14 @@ class TestFormats:
         np.testing.assert_array_equal(series.values, VALUES)
         assert series.columns == (tuple(header) if header else ("column 0", "column 1"))
 
+    def test_a_blank_line_in_one_column_is_a_missing_value(self, tmp_path):
+        path = tmp_path / "one.csv"
+        path.write_text("\nx\n\n1\n\n3\n# remark\n4\n\n")
+        series = dw.io.read_series(path, missing="keep", standardise=False)
+        np.testing.assert_array_equal(series.values[:, 0], [1, np.nan, 3, 4])
+        with pytest.raises(dw.errors.SeriesError, match="1 value"):
+            dw.io.read_series(path)
+
     def test_comments_blank_lines_quotes_and_byte_order_marks(self, tmp_path):
         text = '\ufeff# made by hand\n\n"a b", "c"\n1, 2\n% a remark\n\n3, 5\n'
         series = dw.io.read_series(write_text(tmp_path / "a.csv", text), standardise=False)
