@@ -203,6 +203,8 @@ def attractor_history(
     models = list(models)
     if not models:
         raise ArgumentError("attractor_history: `models` must hold at least one model.")
+    if isinstance(periods, int):
+        raise ArgumentError(f"attractor_history: `periods` must be a list of whole numbers; got {periods!r}.")
     for period in periods:
         check_positive_integer(period, "periods", minimum=2, caller="attractor_history")
     states0 = as_floating(states0)

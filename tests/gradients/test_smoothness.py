@@ -149,6 +149,8 @@ def test_attractors_along_training():
         gr.attractor_history([], jnp.ones((1, 1)))
     with pytest.raises(dw.errors.ArgumentError, match="periods"):
         gr.attractor_history(models, jnp.array([[0.4]]), periods=(1,))
+    with pytest.raises(dw.errors.ArgumentError, match="`periods`"):
+        gr.attractor_history(models, jnp.array([[0.4]]), periods=2)
 
 
 def test_orbits_say_what_is_wrong():
