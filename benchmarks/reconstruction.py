@@ -259,6 +259,11 @@ EXPERIMENTS: dict[str, Experiment] = {
         lambda: training.SparseTeacherForcing(16), 100_000, 5, (3e-3, 1e-5), 200, 16, 0.05,
         dt=0.01, system=dw.systems.Lorenz63, target=LORENZ_TARGET, published=LORENZ_PUBLISHED,
     ),
+    "lorenz63_alrnn_selected": Experiment(
+        lorenz, lambda key: dw.models.ALRNN(20, 10, key=key, **SINGLE),
+        lambda: training.SparseTeacherForcing(30), 100_000, 5, (3e-3, 1e-5), 200, 16, 0.05,
+        dt=0.01, system=dw.systems.Lorenz63, select=ASKED, checks=40, target=LORENZ_TARGET, published=LORENZ_PUBLISHED,
+    ),
     "lorenz63_alrnn_short": Experiment(
         lorenz, lambda key: dw.models.ALRNN(20, 10, key=key, **SINGLE),
         lambda: training.SparseTeacherForcing(25), 60_000, 5, (1e-2, 1e-5), 50, 64, 0.01,
