@@ -45,8 +45,8 @@ def bin_spikes(times: Any, units: Any, starts: Any, *, dt: float, steps: int, n_
     times, units = times[order], units[order].astype(int)
     counts = np.zeros((len(starts), steps, n_units))
     for trial, trial_edges in zip(counts, edges):
-        # A spike on an edge belongs to the bin that begins there.
-        ends = np.searchsorted(times, trial_edges, side="left")
+        # A spike on an edge, but for rounding, belongs to the bin that begins there.
+        ends = np.searchsorted(times, trial_edges - 1e-9 * dt, side="left")
         bins = np.repeat(np.arange(steps), np.diff(ends))
         np.add.at(trial, (bins, units[ends[0] : ends[-1]]), 1.0)
     return counts

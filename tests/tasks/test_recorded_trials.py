@@ -27,6 +27,9 @@ def test_spikes_are_counted_bin_by_bin():
         expected[i, j, unit] = np.sum((times >= low) & (times < high) & (units == unit))
     np.testing.assert_array_equal(found, expected)
     assert t.bin_spikes([], [], [0.0], dt=1.0, steps=2, n_units=3).shape == (1, 2, 3)
+    # Edges that are rounded up: 3 * 0.1 > 0.3.
+    on_edges = t.bin_spikes([0.3, 0.6, 0.7], [0, 0, 0], [0.0], dt=0.1, steps=10)
+    assert np.flatnonzero(on_edges).tolist() == [3, 6, 7]
 
 
 def test_signals_are_averaged_in_bins():
