@@ -88,7 +88,7 @@ def persistent_homology(
         if len(table) < 4 or (table < 0).any() or not np.allclose(table, table.T):
             raise ArgumentError(f"{caller}: `distances` must be symmetric and not negative, of at least 4 points.")
     try:
-        from ripser import ripser
+        from ripser import ripser  # pyright: ignore[reportMissingImports]
     except ImportError as error:
         raise MissingDependencyError(f"{caller} needs ripser: pip install 'dynwarp[topology]'.") from error
     chosen = _farthest_points(table, len(table) if landmarks is None else min(landmarks, len(table)))
@@ -141,7 +141,7 @@ def intrinsic_dimension(
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            import skdim
+            import skdim  # pyright: ignore[reportMissingImports]
     except ImportError as error:
         raise MissingDependencyError(f"{caller} needs scikit-dimension: pip install 'dynwarp[topology]'.") from error
     with warnings.catch_warnings():
