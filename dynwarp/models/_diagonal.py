@@ -12,7 +12,7 @@ from jaxtyping import Array, Complex, Float
 
 from dynwarp.models._base import AbstractLinearRecurrence
 from dynwarp.models._cell import check_step
-from dynwarp.models._powers import Power, first_power, squared
+from dynwarp.models._powers import powers
 from dynwarp.models._recurrence import chunked_scan, fft_length
 
 # Steps whose inputs are projected together: measured best from 16 to 64, for one sequence and for batches of 32.
@@ -54,7 +54,7 @@ class AbstractDiagonalRecurrence(AbstractLinearRecurrence):
     def associative(self, state0, inputs):
         """The states after each input, by a parallel prefix scan: about 2 T products in 2 log2 T rounds."""
         multipliers, drive = self._start(state0, inputs)
-        return _pack(_stationary_scan(first_power(multipliers), drive))
+        return _pack(_stationary_scan(powers(multipliers, _rounds(len(drive))), drive))
 
     def convolution(self, state0, inputs):
         """The states after each input, as a convolution with lambda^t by FFT: T log T."""
@@ -62,10 +62,9 @@ class AbstractDiagonalRecurrence(AbstractLinearRecurrence):
         length = len(drive)
         if length == 0:
             return _pack(drive)
-        response, power = jnp.ones_like(drive[:1]), first_power(multipliers)
-        while len(response) < length:
-            response = jnp.concatenate([response, response * power.value])
-            power = squared(power)
+        response = jnp.ones_like(drive[:1])
+        for power in powers(multipliers, _rounds(length)):
+            response = jnp.concatenate([response, response * power])
         size = fft_length(length)
         spectrum = jnp.fft.fft(response[:length], size, axis=0) * jnp.fft.fft(drive, size, axis=0)
         return _pack(jnp.fft.ifft(spectrum, axis=0)[:length])
@@ -85,13 +84,18 @@ def diagonal_scan(multipliers: Array, drive: Array) -> Array:
     return jax.lax.associative_scan(combine, (multipliers, drive))[1] if len(drive) else drive
 
 
-def _stationary_scan(power: Power, drive: Array) -> Array:
+def _rounds(length: int) -> int:
+    """How often a sequence is halved until one row is left."""
+    return max(length - 1, 0).bit_length()
+
+
+def _stationary_scan(powers: Array, drive: Array) -> Array:
     """h_t = a h_{t-1} + b_t from h_{-1} = 0, for one `a` at all times: only the drive is reduced, by shared powers."""
     length = len(drive)
     if length < 2:
         return drive
-    multipliers = power.value
-    odd = _stationary_scan(squared(power), multipliers * drive[:-1:2] + drive[1::2])
+    multipliers = powers[0]
+    odd = _stationary_scan(powers[1:], multipliers * drive[:-1:2] + drive[1::2])
     even = jnp.concatenate([drive[:1], multipliers * odd[: (length - 1) // 2] + drive[2::2]])
     # A scatter into every other row would be a thousand times slower on a CPU.
     pairs = jnp.stack([even[: len(odd)], odd], axis=1).reshape(-1, *drive.shape[1:])

@@ -35,6 +35,15 @@ def first_power(multipliers: Complex[Array, " modes"]) -> Power:
     return Power(multipliers.real, multipliers.imag, rest, rest)
 
 
+def powers(multipliers: Complex[Array, " modes"], count: int) -> Complex[Array, "count modes"]:
+    """The powers 1, 2, 4, ... of the multipliers, as many as asked for.
+
+    By a loop, which the compiler keeps apart: written out, they would be computed anew for every element that they
+    multiply, six hundred times slower on a CPU.
+    """
+    return jax.lax.scan(lambda x, _: (squared(x), x.value), first_power(multipliers), length=count)[1]
+
+
 def squared(x: Power) -> Power:
     """The square of a power."""
     re_re, error_re = _product(x.re, x.re)
