@@ -184,9 +184,8 @@ class MetricPenalty(eqx.Module):
         manifold, state0, points = jax.tree.map(
             lambda x: x.astype(dtype) if eqx.is_inexact_array(x) else x, (self.manifold, self.state0, points)
         )
-        recomputed: Any = _RecomputedField if isinstance(map, AbstractField) else _RecomputedMap
         return representation_metric(
-            recomputed(prepared(map)),
+            prepared(map),
             manifold,
             points,
             state0=jnp.zeros(map.state_size, dtype) if state0 is None else state0,
@@ -196,42 +195,10 @@ class MetricPenalty(eqx.Module):
             method="forward",
             readout=readout,
             keep="metric",
+            # An adaptive solve is without `remat`.
+            remat=None if self.ts is not None and self.dt is None else 1,
             throw=False,
         )
-
-
-class _RecomputedMap(AbstractMap):
-    """A map whose steps are taken again in reverse mode, so that nothing but states and tangents is kept of them."""
-
-    model: Any
-
-    @property
-    def state_size(self):
-        return self.model.state_size
-
-    @property
-    def input_size(self):
-        return self.model.input_size
-
-    def __call__(self, state, input=None, *, step=None):
-        return eqx.filter_checkpoint(self.model, prevent_cse=False)(state, input, step=step)
-
-
-class _RecomputedField(AbstractField):
-    """The same of a field."""
-
-    model: Any
-
-    @property
-    def state_size(self):
-        return self.model.state_size
-
-    @property
-    def input_size(self):
-        return self.model.input_size
-
-    def __call__(self, t, state, input=None):
-        return eqx.filter_checkpoint(self.model, prevent_cse=False)(t, state, input)
 
 
 class _Emission(eqx.Module):

@@ -71,15 +71,9 @@ class SpikeDecoder(AbstractMap):
     """
 
     embedding: Float[Array, "n_units+1 d"]
-    query: Float[Array, " d"]
-    key_weight: Float[Array, "d d"]
-    value_weight: Float[Array, "d d"]
-    output_weight: Float[Array, "d d"]
-    widen: eqx.nn.Linear
-    narrow: eqx.nn.Linear
+    attention: _Attention
     backbone: AbstractMap
     output: AttentionReadout
-    heads: int = eqx.field(static=True)
     memory: int = eqx.field(static=True)
     state_size: int = eqx.field(static=True)
     input_size: int = eqx.field(static=True)
@@ -100,7 +94,7 @@ class SpikeDecoder(AbstractMap):
         if not isinstance(backbone, AbstractMap):
             raise ModelError(f"{caller}: `backbone` must be an AbstractMap; got {type(backbone).__name__}.")
         width = check_positive_integer(backbone.input_size, "backbone.input_size", caller=caller)
-        self.heads = heads = _check_heads(heads, width, caller)
+        heads = _check_heads(heads, width, caller)
         self.memory = memory = check_positive_integer(memory, "memory", caller=caller)
         self.backbone = backbone
         dtype = parameter_dtype(computing_dtype(backbone) if dtype is None else dtype, caller)
@@ -110,10 +104,7 @@ class SpikeDecoder(AbstractMap):
         self.state_size = backbone.state_size + self.memory * shape[0]
         keys = jax.random.split(key, 8)
         self.embedding = jax.random.normal(keys[0], (n_units + 1, width), dtype)
-        self.query = jax.random.normal(keys[1], (width,), dtype)
-        self.key_weight, self.value_weight, self.output_weight = (_square(k, width, dtype) for k in keys[2:5])
-        self.widen = eqx.nn.Linear(width, 2 * width, dtype=dtype, key=keys[5])
-        self.narrow = eqx.nn.Linear(2 * width, width, dtype=dtype, key=keys[6])
+        self.attention = _Attention(width, heads, dtype, keys[1:7])
         self.output = AttentionReadout(
             backbone.state_size,
             shape[0],
@@ -149,17 +140,12 @@ class SpikeDecoder(AbstractMap):
 
     def _tokens(self):
         """exp(l - max l), (units + 1, heads), and V e, (units + 1, heads, d / heads)."""
-        shape = (-1, self.heads, self.query.shape[0] // self.heads)
-        keys, values = ((self.embedding @ w.T).reshape(shape) for w in (self.key_weight, self.value_weight))
-        logits = jnp.einsum("ihw,hw->ih", keys, self.query.reshape(shape[1:])) / math.sqrt(shape[2])
+        logits, values = self.attention.scores(self.embedding)
         return jnp.exp(logits - jax.lax.stop_gradient(jnp.max(logits, axis=0))), values
 
     def _attend(self, counts, weights, values):
         present = jnp.append(counts, jnp.ones(1, counts.dtype))
-        share = present[:, None] * weights
-        attended = jnp.einsum("ih,ihw->hw", share / jnp.sum(share, axis=0), values)
-        z = self.output_weight @ attended.ravel()
-        return z + self.narrow(jax.nn.gelu(self.widen(z)))
+        return self.attention.mix(present[:, None] * weights, values)
 
 
 class _Prepared(AbstractMap):
@@ -219,16 +205,10 @@ class AttentionReadout(eqx.Module):
 
     embed: Float[Array, "d e"]
     place: Float[Array, "k d"]
-    query: Float[Array, " d"]
-    key_weight: Float[Array, "d d"]
-    value_weight: Float[Array, "d d"]
-    output_weight: Float[Array, "d d"]
-    widen: eqx.nn.Linear
-    narrow: eqx.nn.Linear
+    attention: _Attention
     weight: Float[Array, "o d"]
     bias: Float[Array, " o"]
     start: int = eqx.field(static=True)
-    heads: int = eqx.field(static=True)
 
     def __init__(
         self,
@@ -247,31 +227,54 @@ class AttentionReadout(eqx.Module):
         e = check_positive_integer(emitted_size, "emitted_size", caller=caller)
         o = check_positive_integer(output_size, "output_size", caller=caller)
         width = check_positive_integer(width, "width", caller=caller)
-        self.heads = _check_heads(heads, width, caller)
+        heads = _check_heads(heads, width, caller)
         memory = check_positive_integer(memory, "memory", caller=caller)
         dtype = parameter_dtype(dtype, caller)
         keys = jax.random.split(key, 9)
         self.embed = jax.random.normal(keys[0], (width, e), dtype) / math.sqrt(e)
         self.place = jax.random.normal(keys[1], (memory, width), dtype)
-        self.query = jax.random.normal(keys[2], (width,), dtype)
-        self.key_weight, self.value_weight, self.output_weight = (_square(k, width, dtype) for k in keys[3:6])
-        self.widen = eqx.nn.Linear(width, 2 * width, dtype=dtype, key=keys[6])
-        self.narrow = eqx.nn.Linear(2 * width, width, dtype=dtype, key=keys[7])
+        self.attention = _Attention(width, heads, dtype, keys[2:8])
         self.weight = jax.random.normal(keys[8], (o, width), dtype) / math.sqrt(width)
         self.bias = jnp.zeros(o, dtype)
 
     def __call__(self, state: Float[Array, " n"], input: Float[Array, " d"] | None = None) -> Float[Array, " o"]:
-        (memory, width), e = self.place.shape, self.embed.shape[1]
+        memory, e = len(self.place), self.embed.shape[1]
         check_shape(state, "state", (self.start + memory * e,), caller="AttentionReadout")
-        tokens = state[self.start :].reshape(memory, e) @ self.embed.T + self.place
-        shape = (memory, self.heads, width // self.heads)
-        keys, values = ((tokens @ w.T).reshape(shape) for w in (self.key_weight, self.value_weight))
-        logits = jnp.einsum("jhw,hw->jh", keys, self.query.reshape(shape[1:])) / math.sqrt(shape[2])
+        logits, values = self.attention.scores(state[self.start :].reshape(memory, e) @ self.embed.T + self.place)
         # A softmax without a maximum, which the search for kinks would take for one.
         share = jnp.exp(logits - jnp.mean(logits, axis=0))
-        c = self.output_weight @ jnp.einsum("jh,jhw->hw", share / jnp.sum(share, axis=0), values).ravel()
-        c = c + self.narrow(jax.nn.gelu(self.widen(c)))
-        return self.weight @ c + self.bias
+        return self.weight @ self.attention.mix(share, values) + self.bias
+
+
+class _Attention(eqx.Module):
+    """Cross-attention of one query that is learned, head by head, and a network of two layers beside the identity."""
+
+    query: Float[Array, " d"]
+    key_weight: Float[Array, "d d"]
+    value_weight: Float[Array, "d d"]
+    output_weight: Float[Array, "d d"]
+    widen: eqx.nn.Linear
+    narrow: eqx.nn.Linear
+    heads: int = eqx.field(static=True)
+
+    def __init__(self, width: int, heads: int, dtype: Any, keys: PRNGKey):
+        self.query = jax.random.normal(keys[0], (width,), dtype)
+        self.key_weight, self.value_weight, self.output_weight = (_square(k, width, dtype) for k in keys[1:4])
+        self.widen = eqx.nn.Linear(width, 2 * width, dtype=dtype, key=keys[4])
+        self.narrow = eqx.nn.Linear(2 * width, width, dtype=dtype, key=keys[5])
+        self.heads = heads
+
+    def scores(self, tokens: Float[Array, "i d"]) -> tuple[Float[Array, "i heads"], Float[Array, "i heads w"]]:
+        """How well each token answers the query, before the softmax, and the values of the tokens."""
+        shape = (-1, self.heads, self.query.shape[0] // self.heads)
+        keys, values = ((tokens @ w.T).reshape(shape) for w in (self.key_weight, self.value_weight))
+        return jnp.einsum("ihw,hw->ih", keys, self.query.reshape(shape[1:])) / math.sqrt(shape[2]), values
+
+    def mix(self, share: Float[Array, "i heads"], values: Float[Array, "i heads w"]) -> Float[Array, " d"]:
+        """What the tokens tell together, each by its share; the shares need not sum up to 1."""
+        mixed = jnp.einsum("ih,ihw->hw", share / jnp.sum(share, axis=0), values)
+        z = self.output_weight @ mixed.ravel()
+        return z + self.narrow(jax.nn.gelu(self.widen(z)))
 
 
 def _square(key, width, dtype):

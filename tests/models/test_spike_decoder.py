@@ -83,7 +83,7 @@ def test_input_attention_is_over_single_spikes(net, counts):
     tokens = [net.embedding[i] for i, count in enumerate(counts) for _ in range(count)]
     tokens = np.stack([*tokens, net.embedding[UNITS]])
     found = encoded(net, jnp.array([counts] * 7, float))[0]
-    np.testing.assert_allclose(found, block(net, tokens, HEADS), rtol=1e-12)
+    np.testing.assert_allclose(found, block(net.attention, tokens, HEADS), rtol=1e-12)
 
 
 @pytest.fixture(scope="module")
@@ -118,7 +118,7 @@ def test_outputs_are_attention_to_the_memory(net, run):
     readout = net.readout()
     memory = np.asarray(state)[net.backbone.state_size :].reshape(MEMORY, -1)
     tokens = memory @ np.asarray(readout.embed).T + np.asarray(readout.place)
-    expected = readout.weight @ block(readout, tokens, HEADS) + readout.bias
+    expected = readout.weight @ block(readout.attention, tokens, HEADS) + readout.bias
     np.testing.assert_allclose(output, expected, rtol=1e-11)
 
 
