@@ -37,8 +37,8 @@ CONFIG = WarpingConfig(
     memory_steps=1_000,
     memory_rate=4e-3,
     causal_evidence=("task", "whole", "readout", "ratio", "warp copy", "rate", "rigid"),
-    causal_memory=("task", "whole", "readout"),
-    causal_noises=(0.1,),
+    causal_memory=("task", "whole", "readout", "ratio", "rigid", "rate", "warp copy"),
+    causal_noises=((0.1, 0.0), (0.0, 0.1)),
     penalty_points=64,
     penalty_times=6,
     penalty_strength=1.0,
@@ -62,23 +62,27 @@ def main() -> None:
     order = ["task", "whole", "readout", "ratio", "rate", "warp copy", "rigid", "warp ratio"]
     for name, condition, noise in sorted(causal.plan(CONFIG), key=lambda training: order.index(training[1])):
         key = (name, condition, noise)
-        there = any((row["task"], row["condition"], row["noise"]) == key for row in kept)
+        there = any(key_of(row) == key for row in kept)
         if arguments.only not in (None, name) or (arguments.missing and there):
             continue
         began = time.process_time()
         lanes, _ = causal.lanes_of(config, name, condition, noise)
         spent = round(time.process_time() - began, 1)
-        kept = [row for row in kept if (row["task"], row["condition"], row["noise"]) != key]
+        kept = [row for row in kept if key_of(row) != key]
         made = {"processor_seconds": spent, "date": datetime.date.today().isoformat(), "revision": revision()}
         kept += [dataclasses.asdict(lane) | made for lane in lanes]
         write(kept)
-        print(*key, [f"{lane.loss:.2g}" for lane in lanes], f"{spent} s", flush=True)
+        print(name, condition, noise.told(), [f"{lane.loss:.2g}" for lane in lanes], f"{spent} s", flush=True)
     write(kept)
+
+
+def key_of(row: dict) -> tuple[str, str, networks.Noise]:
+    return row["task"], row["condition"], networks.Noise(*row["noise"])
 
 
 def write(rows: list[dict]) -> None:
     order = {key: i for i, key in enumerate(causal.plan(CONFIG))}
-    rows.sort(key=lambda row: (order[row["task"], row["condition"], row["noise"]], row["seed"]))
+    rows.sort(key=lambda row: (order[key_of(row)], row["seed"]))
     content = {"config": dataclasses.asdict(CONFIG), "lanes": rows}
     with io.atomic_write(OUT, "w") as file:
         file.write(json.dumps(content, indent=1) + "\n")
@@ -89,7 +93,9 @@ def write(rows: list[dict]) -> None:
 def page(content: dict) -> str:
     """The table and what it says of the claims."""
     fields = [field.name for field in dataclasses.fields(causal.Lane)]
-    lanes = [causal.Lane(**{name: row[name] for name in fields}) for row in content["lanes"]]
+    lanes = [
+        causal.Lane(**{name: row[name] for name in fields} | {"noise": key_of(row)[-1]}) for row in content["lanes"]
+    ]
     groups = list(dict.fromkeys((lane.task, lane.noise, lane.condition) for lane in lanes))
     rows = []
     for task, noise, condition in groups:
@@ -100,14 +106,13 @@ def page(content: dict) -> str:
             return f"{np.median(values):.2g} ({values[0]:.2g} to {values[-1]:.2g})"
 
         rows.append([
-            task, f"{noise:g}", networks.CONDITIONS[condition], span("loss"), span("noisy_loss") if noise else "",
+            task, noise.told(), networks.CONDITIONS[condition], span("loss"),
+            span("noisy_loss") if noise != networks.SILENCE else "",
             span("state_index"), span("held_index"), span("free_index"), span("rate_index"), span("cosine"),
             span("state_ratio"), span("output_ratio"), span("penalty") if condition != "task" else "",
             f"{sum(x.solved for x in group)} of {len(group)}", f"{sum(x.unwarped for x in group)} of {len(group)}",
         ])  # fmt: skip
-    seconds = {
-        tuple(row[k] for k in ("task", "condition", "noise")): row["processor_seconds"] for row in content["lanes"]
-    }
+    seconds = {key_of(row): row["processor_seconds"] for row in content["lanes"]}
     lines = ["| " + " | ".join(row) + " |" for row in (HEADER, ["---"] * len(HEADER), *rows)]
     claims = [
         f"- **{c.verdict}**: {c.statement}. Published: {c.published}. Ours: {c.ours}." for c in causal.claims_of(lanes)

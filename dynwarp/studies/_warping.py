@@ -30,8 +30,8 @@ class WarpingConfig:
 
     Units and seeds of all networks; steps of time of the two kinds of tasks, and delays of the memory tasks; steps
     and rates of the trainings, decoding among them. Of the experiment: tasks' conditions, those with noise and its
-    strengths, the delay; points at which a metric is held, and times; strength of the penalty; points a side
-    of the grid on which it is looked at, and of that on which curvature is integrated.
+    strengths (of inputs, of units), the delay; points at which a metric is held, and times; strength of the penalty;
+    points a side of the grid on which it is looked at, and of that on which curvature is integrated.
     """
 
     seed: int = 0
@@ -47,7 +47,7 @@ class WarpingConfig:
     delays: tuple[float, ...] = (1.0,)
     causal_evidence: tuple[str, ...] = ("task", "ratio", "whole", "readout")
     causal_memory: tuple[str, ...] = ("task", "whole")
-    causal_noises: tuple[float, ...] = ()
+    causal_noises: tuple[tuple[float, float], ...] = ()
     causal_noisy: tuple[str, ...] = ("task", "whole", "readout")
     causal_delays: tuple[float, ...] = (1.0,)
     penalty_points: int = 48
@@ -72,7 +72,7 @@ PRESETS = {
         memory_rate=1e-3,
         causal_evidence=("task", "ratio", "rigid", "whole", "rate", "readout", "warp ratio", "warp copy"),
         causal_memory=("task", "ratio", "rigid", "whole", "readout"),
-        causal_noises=(0.1, 0.25),
+        causal_noises=((0.1, 0.0), (0.0, 0.1), (0.25, 0.025)),
         causal_delays=(3.5,),
         penalty_points=128,
         check_points=81,

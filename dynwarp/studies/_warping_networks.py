@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -64,16 +64,69 @@ class RateNetwork(AbstractMap):
         return state + self.dt / 2 * (first + second)
 
 
+class Noise(NamedTuple):
+    """White noise in training: in a step of dt each channel of the inputs is off by `inputs` / sqrt(dt), and each unit
+    is moved by `units` sqrt(dt), in standard deviations."""
+
+    inputs: float = 0.0
+    units: float = 0.0
+
+    def told(self) -> str:
+        parts = [f"{value:g} in the {name}" for name, value in zip(self._fields, self) if value]
+        return f"noise of {' and '.join(parts)}" if parts else "no noise"
+
+
+SILENCE = Noise()
+
+
+class Shaken(AbstractMap):
+    """A network whose units are moved in each step by further inputs, one a unit, behind its own."""
+
+    map: AbstractMap
+
+    def __init__(self, map: AbstractMap):
+        self.map = map
+
+    @property
+    def state_size(self):
+        return self.map.state_size
+
+    @property
+    def input_size(self):
+        return self.map.input_size + self.map.state_size
+
+    def __call__(self, state, input=None, *, step=None):
+        if input is None:
+            return self.map(state, step=step)
+        own = self.map.input_size
+        return self.map(state, input[:own], step=step) + input[own:]
+
+
+def still(trained):
+    """A trained network, its map being `Shaken`, without its noise."""
+    return eqx.tree_at(lambda r: r.map, trained, trained.map.map)
+
+
+class OfShaken(eqx.Module):
+    """A penalty of the network within."""
+
+    penalty: MetricPenalty
+
+    def __call__(self, trained):
+        return self.penalty(still(trained))
+
+
 class Trials(AbstractTask):
-    """A task whose inputs are seen through white noise, of standard deviation `noise` / sqrt(dt) in each channel and
-    step; with `scored` False nothing is asked of the outputs."""
+    """A task whose inputs are seen through noise, with that of `units` units as further inputs; with `scored` False
+    nothing is asked of the outputs."""
 
     task: AbstractTask
-    noise: float = eqx.field(static=True)
+    noise: Noise = eqx.field(static=True)
     scored: bool = eqx.field(static=True)
+    units: int = eqx.field(static=True)
 
-    def __init__(self, task: AbstractTask, noise: float, scored: bool):
-        self.task, self.noise, self.scored = task, noise, scored
+    def __init__(self, task: AbstractTask, noise: Noise = SILENCE, scored: bool = True, units: int = 0):
+        self.task, self.noise, self.scored, self.units = task, noise, scored, units
 
     @property
     def dim(self):
@@ -93,7 +146,7 @@ class Trials(AbstractTask):
 
     @property
     def input_size(self):
-        return self.task.input_size
+        return self.task.input_size + self.units
 
     @property
     def output_size(self):
@@ -127,7 +180,10 @@ class Trials(AbstractTask):
         return self.task.mask(condition)
 
     def observe(self, inputs, key):
-        return inputs + self.noise / math.sqrt(self.dt) * jax.random.normal(key, inputs.shape, inputs.dtype)
+        scales = [self.noise.inputs / math.sqrt(self.dt)] * inputs.shape[1]
+        scales += [self.noise.units * math.sqrt(self.dt)] * self.units
+        shaken = jnp.asarray(scales, inputs.dtype) * jax.random.normal(key, (len(inputs), len(scales)), inputs.dtype)
+        return shaken.at[:, : inputs.shape[1]].add(inputs)
 
     def loss(self, outputs, targets, mask):
         return self.task.loss(outputs, targets, mask) if self.scored else jnp.zeros((), outputs.dtype)
@@ -249,9 +305,9 @@ CONDITIONS = {
 }
 
 
-def train(config, name: str, condition: str = "task", *, noise: float = 0.0, activation: str = "tanh", delays=None):
+def train(config, name: str, condition: str = "task", *, noise=SILENCE, activation: str = "tanh", delays=None):
     """Networks of a task under a condition; what was trained before is not trained again."""
-    return _train(config, name, condition, float(noise), activation, config.delays if delays is None else delays)
+    return _train(config, name, condition, Noise(*noise), activation, config.delays if delays is None else delays)
 
 
 @functools.lru_cache(maxsize=64)
@@ -265,8 +321,10 @@ def _train(config, name, condition, noise, activation, delays) -> Networks:
         (config.evidence_steps, config.evidence_rate) if name == EVIDENCE else (config.memory_steps, config.memory_rate)
     )
     rate = optax.cosine_decay_schedule(rate, steps, 0.05)
+    shaken = noise.units > 0
+    trials = Trials(task, noise, scored, config.units if shaken else 0)
 
-    def make(key):
+    def network(key):
         options: dict[str, Any] = {"activation": phi, "use_bias": False, "dtype": _SINGLE, "key": key}
         if name != EVIDENCE:
             # A vanilla network, orthogonal at first: leaky units need much longer to find a memory.
@@ -275,8 +333,8 @@ def _train(config, name, condition, noise, activation, delays) -> Networks:
         return RateNetwork(field, task.dt)
 
     fitted = fit_seeds(
-        make,
-        Trials(task, noise, scored),
+        lambda key: Shaken(network(key)) if shaken else network(key),
+        trials,
         readout=lambda key: Readout(
             config.units, task.output_size, use_bias=False, activation=phi, dtype=_SINGLE, key=key
         ),
@@ -285,12 +343,14 @@ def _train(config, name, condition, noise, activation, delays) -> Networks:
         batch_size=_BATCH,
         optimizer=optax.adam(rate),
         clip=1.0,
-        penalty=penalty,
+        penalty=OfShaken(penalty) if shaken and penalty is not None else penalty,
         throw=False,
     )
     nets, left = [], []
     for seed in range(config.seeds):
         lane = fitted.seed(seed).last
+        if shaken:
+            lane = still(lane)
         left.append(0.0 if penalty is None else float(penalty(lane)))
         nets.append(as_double((lane.map, lane.readout)))
     if not scored:
@@ -298,8 +358,9 @@ def _train(config, name, condition, noise, activation, delays) -> Networks:
     key = jax.random.key(config.seed + 1)
     quiet = [float(mean_loss(*net, task, task.batch(key, _TRIALS))) for net in nets]
     noisy = quiet
-    if noise:
-        noisy = [float(mean_loss(*net, task, Trials(task, noise, True).batch(key, _TRIALS))) for net in nets]
+    if noise != SILENCE:
+        batch = Trials(task, noise, units=trials.units).batch(key, _TRIALS)
+        noisy = [float(mean_loss(Shaken(map) if shaken else map, readout, task, batch)) for map, readout in nets]
     return Networks(here, tuple(nets), np.array(quiet), np.array(noisy), np.array(left), steps)
 
 

@@ -94,11 +94,23 @@ def test_times_of_the_tasks():
 
 def test_noise_and_tasks_that_ask_for_nothing():
     task = tasks.ContextualIntegration(dt=0.5)
-    batch = networks.Trials(task, 0.1, False).batch(jax.random.key(0), 200)
-    clean = jax.vmap(task.inputs)(batch.thetas, batch.conditions)
-    np.testing.assert_allclose(jnp.std(batch.inputs - clean), 0.1 / math.sqrt(0.5), rtol=0.02)
-    assert networks.Trials(task, 0.0, False).loss(batch.targets + 1, batch.targets, batch.mask) == 0
-    assert networks.Trials(task, 0.0, True).loss(batch.targets + 1, batch.targets, batch.mask) == 1
+    noise = networks.Noise(0.1, 0.2)
+    batch = networks.Trials(task, noise, scored=False, units=3).batch(jax.random.key(0), 200)
+    assert batch.inputs.shape == (200, task.steps, task.input_size + 3)
+    shaken = batch.inputs.at[..., : task.input_size].add(-jax.vmap(task.inputs)(batch.thetas, batch.conditions))
+    for part, size in ((shaken[..., :-3], 0.1 / math.sqrt(0.5)), (shaken[..., -3:], 0.2 * math.sqrt(0.5))):
+        np.testing.assert_allclose(jnp.std(part), size, rtol=0.03)
+    assert noise.told() == "noise of 0.1 in the inputs and 0.2 in the units"
+    assert networks.Trials(task, scored=False).loss(batch.targets + 1, batch.targets, batch.mask) == 0
+    assert networks.Trials(task).loss(batch.targets + 1, batch.targets, batch.mask) == 1
+
+
+def test_units_that_are_shaken(network):
+    x, u, noise = (jax.random.normal(jax.random.key(i), (n,)) for i, n in enumerate((8, 4, 8)))
+    shaken = networks.Shaken(network)
+    assert (shaken.state_size, shaken.input_size) == (8, 12)
+    np.testing.assert_array_equal(shaken(x, jnp.concatenate([u, noise])), network(x, u) + noise)
+    np.testing.assert_array_equal(shaken(x), network(x))
 
 
 def test_index_and_ratio():
@@ -144,7 +156,7 @@ def test_dimension_of_clouds(network, count):
         assert on_evidence._cloud_dimension(net, networks.problem(TINY, networks.SEQUENCE), 0) == 4
 
 
-def _lane(condition, loss, index, task="evidence", noise=0.0, ratio=1e3):
+def _lane(condition, loss, index, task="evidence", noise=networks.SILENCE, ratio=1e3):
     return causal.Lane(task, condition, noise, 0, loss, loss, 0.0, index, index, index, index, 0.0, 1.0, ratio)
 
 
@@ -166,15 +178,19 @@ def test_verdict_on_networks_that_are_held(held, verdict):
 
 
 def test_other_claims():
+    shaken = networks.Noise(0.0, 0.1)
     lanes = [
         _lane("task", 0.001, 2.0), _lane("readout", 1.0, 0.2, ratio=1.0), _lane("warp copy", 1e-3, 2.0),
-        _lane("warp ratio", 0.2, 2.0), _lane("task", 0.01, 2.0, noise=0.1), _lane("whole", 0.02, 0.1, noise=0.1),
+        _lane("warp ratio", 0.2, 2.0), _lane("task", 0.01, 2.0, noise=shaken), _lane("whole", 0.02, 0.1, noise=shaken),
     ]  # fmt: skip
     verdicts = {claim.statement: claim.verdict for claim in causal.claims_of(lanes)}
     assert verdicts["a network whose outputs are forbidden to warp does not learn"] == "new"
     assert verdicts["the metric of the outputs warps in every network that has learned"] == "new"
     only = "evidence: a network that was trained to warp alone solves the task with a fitted readout"
-    noisy = "evidence: with noise in training, a network whose states are forbidden to warp does not learn"
+    noisy = (
+        "evidence: with noise of 0.1 in the units in training, a network whose states are forbidden to warp does not "
+        "learn"
+    )
     assert verdicts[only] == "holds in part"
     assert verdicts[noisy] == "fails"
 
