@@ -1,11 +1,12 @@
-"""Networks that are held to a metric while they learn: the experiment of the warping study in a middle size.
+"""Networks that are held to a metric while they learn: the experiment of the warping study in two sizes.
 
-    python benchmarks/warping.py                   # about a quarter of an hour of one core
-    python benchmarks/warping.py --only evidence   # one task; the others' rows are kept
-    python benchmarks/warping.py --missing         # what has no rows yet; --seeds 1: with one seed instead of three
+    python benchmarks/warping.py                    # a middle size, about half an hour of one core
+    python benchmarks/warping.py --size published   # the sizes of the paper, hours
+    python benchmarks/warping.py --only evidence    # one task; the others' rows are kept; --conditions task whole
+    python benchmarks/warping.py --missing          # what has no rows yet; --seeds 1: with one seed instead of three
 
 Everything comes from the study's own code, with another config. Results, written after every training:
-results/warping.json and results/warping.md.
+results/warping.json and results/warping.md, results/warping-published.json and results/warping-published.md.
 """
 
 from __future__ import annotations
@@ -27,10 +28,10 @@ jax.config.update("jax_enable_x64", True)
 from dynwarp import io  # noqa: E402
 from dynwarp.studies import _warping_causal as causal  # noqa: E402
 from dynwarp.studies import _warping_networks as networks  # noqa: E402
-from dynwarp.studies._warping import WarpingConfig  # noqa: E402
+from dynwarp.studies._warping import PRESETS, WarpingConfig  # noqa: E402
 
-OUT = Path(__file__).resolve().parent / "results" / "warping.json"
-CONFIG = WarpingConfig(
+RESULTS = Path(__file__).resolve().parent / "results"
+MIDDLE = WarpingConfig(
     units=64,
     seeds=3,
     evidence_steps=1_000,
@@ -44,6 +45,14 @@ CONFIG = WarpingConfig(
     penalty_strength=1.0,
     causal_noisy=("task", "whole", "readout"),
 )
+PUBLISHED = dataclasses.replace(
+    PRESETS["paper"],
+    seeds=3,
+    causal_evidence=("task", "whole", "readout"),
+    causal_memory=("task", "whole", "readout"),
+    causal_noises=(),
+)
+SIZES = {"middle": (MIDDLE, RESULTS / "warping.json"), "published": (PUBLISHED, RESULTS / "warping-published.json")}
 HEADER = [
     "task", "noise", "condition", "loss / chance", "noisy loss / chance", "index, states", "held times", "other times",
     "index, rates", "mean cos", "ratio, states", "ratio, outputs", "penalty", "solved", "not warped",
@@ -53,17 +62,21 @@ HEADER = [
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", help="one task: evidence, working memory or subtraction")
+    parser.add_argument("--conditions", nargs="+", choices=networks.CONDITIONS, help="some of them")
     parser.add_argument("--missing", action="store_true", help="leave out what has rows")
-    parser.add_argument("--seeds", type=int, default=CONFIG.seeds, help="of what is run now")
+    parser.add_argument("--seeds", type=int, help="of what is run now")
+    parser.add_argument("--size", choices=SIZES, default="middle")
     arguments = parser.parse_args()
-    config = dataclasses.replace(CONFIG, seeds=arguments.seeds)
-    kept = json.loads(OUT.read_text())["lanes"] if OUT.exists() else []
+    whole, out = SIZES[arguments.size]
+    config = dataclasses.replace(whole, seeds=arguments.seeds or whole.seeds)
+    kept = json.loads(out.read_text())["lanes"] if out.exists() else []
     # What tells most comes first.
     order = ["task", "whole", "readout", "ratio", "rate", "warp copy", "rigid", "warp ratio"]
-    for name, condition, noise in sorted(causal.plan(CONFIG), key=lambda training: order.index(training[1])):
+    for name, condition, noise in sorted(causal.plan(whole), key=lambda training: order.index(training[1])):
         key = (name, condition, noise)
         there = any(key_of(row) == key for row in kept)
-        if arguments.only not in (None, name) or (arguments.missing and there):
+        wanted = arguments.only in (None, name) and condition in (arguments.conditions or networks.CONDITIONS)
+        if not wanted or (arguments.missing and there):
             continue
         began = time.process_time()
         lanes, _ = causal.lanes_of(config, name, condition, noise)
@@ -71,26 +84,27 @@ def main() -> None:
         kept = [row for row in kept if key_of(row) != key]
         made = {"processor_seconds": spent, "date": datetime.date.today().isoformat(), "revision": revision()}
         kept += [dataclasses.asdict(lane) | made for lane in lanes]
-        write(kept)
+        write(kept, arguments.size)
         print(name, condition, noise.told(), [f"{lane.loss:.2g}" for lane in lanes], f"{spent} s", flush=True)
-    write(kept)
+    write(kept, arguments.size)
 
 
 def key_of(row: dict) -> tuple[str, str, networks.Noise]:
     return row["task"], row["condition"], networks.Noise(*row["noise"])
 
 
-def write(rows: list[dict]) -> None:
-    order = {key: i for i, key in enumerate(causal.plan(CONFIG))}
+def write(rows: list[dict], size: str) -> None:
+    config, out = SIZES[size]
+    order = {key: i for i, key in enumerate(causal.plan(config))}
     rows.sort(key=lambda row: (order[key_of(row)], row["seed"]))
-    content = {"config": dataclasses.asdict(CONFIG), "lanes": rows}
-    with io.atomic_write(OUT, "w") as file:
+    content = {"config": dataclasses.asdict(config), "lanes": rows}
+    with io.atomic_write(out, "w") as file:
         file.write(json.dumps(content, indent=1) + "\n")
-    with io.atomic_write(OUT.with_suffix(".md"), "w") as file:
-        file.write(page(content))
+    with io.atomic_write(out.with_suffix(".md"), "w") as file:
+        file.write(page(content, size))
 
 
-def page(content: dict) -> str:
+def page(content: dict, size: str) -> str:
     """The table and what it says of the claims."""
     fields = [field.name for field in dataclasses.fields(causal.Lane)]
     lanes = [
@@ -117,21 +131,27 @@ def page(content: dict) -> str:
     claims = [
         f"- **{c.verdict}**: {c.statement}. Published: {c.published}. Ours: {c.ours}." for c in causal.claims_of(lanes)
     ]
+    missing = [
+        f"{task} with {networks.CONDITIONS[condition]}, {noise.told()}"
+        for task, condition, noise in causal.plan(SIZES[size][0])
+        if (task, noise, condition) not in groups
+    ]
+    missing = "; ".join(missing) or "none"
     dates, revisions = (", ".join(sorted({row[k] for row in content["lanes"]})) for k in ("date", "revision"))
     settings = ", ".join(f"{name} = {value}" for name, value in content["config"].items())
     return "\n".join([
-        "# Must a network warp to compute?",
+        f"# Must a network warp to compute? The {size} size",
         "",
         f"Made by `benchmarks/warping.py` on {dates} at revision {revisions}, with the code of the study `warping` and "
         f"these settings: {settings}; the last two columns tell of how many seeds a row is. About "
         f"{sum(seconds.values()) / 60:.0f} minutes of processor "
         "time in all. Trained in float32, looked at in float64; medians over seeds, with the least and the greatest.",
         "",
-        causal.text(CONFIG),
+        causal.text(SIZES[size][0]),
         "",
         "Indices are the largest over times; *held times* are those that the penalty knows, *other times* those that "
-        "it does not, both at points that it does not know. Ratios are <G_rel> / <G_irr> at the answers. The "
-        "published sizes (100 units, steps of 0.2 and 0.1, five seeds), the preset `paper`, have not been run.",
+        "it does not, both at points that it does not know. Ratios are <G_rel> / <G_irr> at the answers. "
+        f"Trainings that have not been run in this size: {missing}.",
         "",
         *lines,
         "",
@@ -146,7 +166,7 @@ def revision() -> str:
     told = os.environ.get("DYNWARP_REVISION")
     if told:
         return told
-    command = ["git", "-C", str(OUT.parent), "rev-parse", "--short", "HEAD"]
+    command = ["git", "-C", str(RESULTS), "rev-parse", "--short", "HEAD"]
     found = subprocess.run(command, capture_output=True, text=True, check=False)
     return found.stdout.strip() or "unknown"
 
