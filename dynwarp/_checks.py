@@ -62,7 +62,7 @@ def check_choice(value: Any, name: str, choices: Sequence[str], *, caller: str =
 def check_positive(value: Any, name: str, *, caller: str = "") -> None:
     """Raises unless a concrete `value` is positive and finite; traced values pass."""
     known = concrete(value)
-    if known is not None and not (np.isfinite(known).all() and (known > 0).all()):
+    if known is not None and not (_is_real(known.dtype) and np.isfinite(known).all() and (known > 0).all()):
         prefix = f"{caller}: " if caller else ""
         raise ArgumentError(f"{prefix}`{name}` must be positive and finite; got {value!r}.")
 
@@ -79,6 +79,34 @@ def check_finite(x: Any, name: str, *, caller: str = "") -> None:
         raise NonFiniteError(
             f"{prefix}`{name}` must be finite; it has {len(bad)} NaN or infinite entries, the first at {position}."
         )
+
+
+def check_real(x: Any, name: str, *, caller: str = "") -> None:
+    """Raises unless `x` holds real numbers, traced or not: no words, no objects, no complex numbers."""
+    try:
+        known = x if hasattr(x, "dtype") else concrete(x)
+        real = _is_real((jnp.asarray(x) if known is None else known).dtype)
+    except ValueError:  # lists of unequal length
+        real = False
+    if not real:
+        prefix = f"{caller}: " if caller else ""
+        raise ArgumentError(f"{prefix}`{name}` must hold real numbers; got {x!r}.")
+
+
+def as_real(x: Any, name: str, *, caller: str = "") -> jax.Array:
+    """`x` as an array of floats: whole numbers become JAX's default float, floats keep their precision.
+
+    Raises [`ArgumentError`][dynwarp.errors.ArgumentError] for what holds no real numbers.
+    """
+    check_real(x, name, caller=caller)
+    x = jnp.asarray(x)
+    return x if jnp.issubdtype(x.dtype, jnp.floating) else x.astype(default_float())
+
+
+def _is_real(dtype: Any) -> bool:
+    return jnp.issubdtype(dtype, jnp.bool_) or (
+        jnp.issubdtype(dtype, jnp.number) and not jnp.issubdtype(dtype, jnp.complexfloating)
+    )
 
 
 def check_float64(tree: Any, name: str, *, caller: str) -> None:

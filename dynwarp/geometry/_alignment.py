@@ -9,8 +9,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from dynwarp._checks import check_positive_integer, check_shape
-from dynwarp.dynamics._stepping import as_floating
+from dynwarp._checks import as_real, check_positive_integer, check_shape
 from dynwarp.errors import ArgumentError, ShapeError
 from dynwarp.geometry._warping import root
 
@@ -59,7 +58,7 @@ def decoder_alignment(
     [0.6, 0.0]
     """
     caller = "decoder_alignment"
-    states, tangents = as_floating(states), as_floating(tangents)
+    states, tangents = as_real(states, "states", caller=caller), as_real(tangents, "tangents", caller=caller)
     if states.ndim < 2:
         raise ShapeError(f"{caller}: `states` must have shape (..., T, n); got {states.shape}.")
     check_shape(tangents, "tangents", (*states.shape, "m"), caller=caller)
@@ -137,7 +136,7 @@ def subspace_similarity(states: Float[Array, "... T n"], *, rank: int = 2, centr
     [[1.0, 0.5], [0.5, 1.0]]
     """
     caller = "subspace_similarity"
-    states = as_floating(states)
+    states = as_real(states, "states", caller=caller)
     rank = check_positive_integer(rank, "rank", caller=caller)
     if states.ndim < 3:
         raise ShapeError(f"{caller}: `states` must have shape (..., T, n), with an axis of points; got {states.shape}.")

@@ -8,8 +8,7 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from dynwarp._checks import check_shape
-from dynwarp.dynamics._stepping import as_floating
+from dynwarp._checks import as_real, check_shape
 from dynwarp.errors import ShapeError
 from dynwarp.geometry._warping import root, spectral
 
@@ -59,13 +58,13 @@ def compare_metrics(
     [1.9605, 0.0, 1.0]
     """
     caller = "compare_metrics"
-    G, other = as_floating(G), as_floating(other)
+    G, other = as_real(G, "G", caller=caller), as_real(other, "other", caller=caller)
     if G.ndim < 3 or G.shape[-2] != G.shape[-1]:
         raise ShapeError(f"{caller}: `G` must have shape (..., T, m, m); got {G.shape}.")
     check_shape(other, "other", G.shape, caller=caller)
     m, points = G.shape[-1], G.shape[:-3]
     if input_metric is not None:
-        input_metric = as_floating(input_metric).astype(G.dtype)
+        input_metric = as_real(input_metric, "input_metric", caller=caller).astype(G.dtype)
         shape = (m, m) if input_metric.ndim == 2 else (*points, m, m)
         check_shape(input_metric, "input_metric", shape, caller=caller)
         input_metric = input_metric.reshape(-1, m, m)
@@ -135,10 +134,12 @@ def compare_distances(distances: Float[Array, "P P"], other: Float[Array, "P P"]
     >>> float(found.difference), round(float(found.correlation), 6), int(found.pairs)
     (0.0, 1.0, 3)
     """
-    distances, other = as_floating(distances), as_floating(other)
+    caller = "compare_distances"
+    distances = as_real(distances, "distances", caller=caller)
+    other = as_real(other, "other", caller=caller)
     P = distances.shape[0] if distances.ndim else 0
-    check_shape(distances, "distances", (max(P, 3),) * 2, caller="compare_distances")
-    check_shape(other, "other", distances.shape, caller="compare_distances")
+    check_shape(distances, "distances", (max(P, 3),) * 2, caller=caller)
+    check_shape(other, "other", distances.shape, caller=caller)
     return _compare_distances(distances, other.astype(distances.dtype))
 
 

@@ -10,13 +10,14 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from dynwarp._checks import check_finite, check_positive_integer, check_shape, check_state
+from dynwarp._checks import as_real, check_finite, check_positive_integer, check_shape, check_state
 from dynwarp._results import RESULTS, raise_failed
 from dynwarp._simulate import simulate
 from dynwarp._typing import Inputs, State
-from dynwarp.dynamics._stepping import as_floating, is_field
+from dynwarp.dynamics._stepping import is_field
 from dynwarp.errors import ArgumentError, ModelError
 from dynwarp.geometry._representation_metric import representation_metric
+from dynwarp.geometry._setting import in_precision
 from dynwarp.models import AbstractField, AbstractMap
 from dynwarp.tasks import FunctionManifold
 
@@ -55,7 +56,8 @@ def controllability_gramian(
 
     - `model`, `state0`, `inputs`: as for [`simulate`][dynwarp.simulate]: `(T, d)` for a map, a function of time for a
       field.
-    - `options`: of [`simulate`][dynwarp.simulate], such as `ts` and `dt` of a field.
+    - `options`: of [`simulate`][dynwarp.simulate], such as `ts` and `dt` of a field, or `key` of a model with dropout:
+      the Gramian is then that of the network that is left.
 
     **Returns:** a [`Gramian`][dynwarp.geometry.Gramian] at the times at which `simulate` returns states.
     Differentiable.
@@ -76,8 +78,9 @@ def controllability_gramian(
     field = is_field(model, caller)
     if model.input_size == 0:
         raise ModelError(f"{caller}: a {type(model).__name__} without inputs cannot be controlled.")
-    state0 = as_floating(state0)
+    state0 = as_real(state0, "state0", caller=caller)
     check_state(model, state0, caller=caller)
+    model, inputs = in_precision(state0.dtype, (model, inputs))
     joint: Any = _FieldWithGramian if field else _MapWithGramian
     n = model.state_size
     start = jnp.concatenate([state0, jnp.zeros(n * n, state0.dtype)])
@@ -120,11 +123,19 @@ class _MapWithGramian(AbstractMap):
     def input_size(self):
         return self.model.input_size
 
-    def __call__(self, state, input=None, *, step=None):
-        n = self.model.state_size
+    @property
+    def stochastic(self):
+        return getattr(self.model, "stochastic", False)
+
+    def __call__(self, state, input=None, *, step=None, key=None):
+        n, extra = self.model.state_size, {} if key is None else {"key": key}
         x, gramian = state[:n], state[n:].reshape(n, n)
         u = jnp.zeros(self.input_size, x.dtype) if input is None else input
-        value, moved, drive, push = _pushed(lambda x, u: self.model(x, u, step=step).astype(x.dtype), x, u, gramian)
+
+        def advance(x, u):
+            return self.model(x, u, step=step, **extra).astype(x.dtype)
+
+        value, moved, drive, push = _pushed(advance, x, u, gramian)
         # A W A^T = A (A W)^T, since W is symmetric.
         both = jax.vmap(lambda v: push(v, jnp.zeros_like(u)), in_axes=1, out_axes=1)(moved.T) + drive
         return jnp.concatenate([value, both.reshape(-1)])
@@ -175,7 +186,7 @@ class AdjointKernel(eqx.Module):
 
     def metric(self, tangents: Float[Array, "T d m"]) -> Float[Array, "m m"]:
         """The metric of any manifold of inputs through the same ones, from their derivatives d u / d theta."""
-        tangents = as_floating(tangents)
+        tangents = as_real(tangents, "tangents", caller="AdjointKernel.metric")
         check_shape(tangents, "tangents", (*self.response.shape[1:], "m"), caller="AdjointKernel.metric")
         seen = jnp.einsum("asi,sim->am", self.response, tangents, precision="highest")
         return jnp.matmul(seen.T, seen, precision="highest")
@@ -231,7 +242,7 @@ def adjoint_kernel(
     caller = "adjoint_kernel"
     if is_field(model, caller):
         raise ModelError(f"{caller} takes maps; of a field see `controllability_gramian`.")
-    inputs = as_floating(inputs)
+    inputs = as_real(inputs, "inputs", caller=caller)
     check_shape(inputs, "inputs", ("T", model.input_size), caller=caller)
     check_finite(inputs, "inputs", caller=caller)
     if inputs.size == 0:

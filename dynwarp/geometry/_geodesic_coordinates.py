@@ -10,9 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from dynwarp._checks import check_finite, check_shape
+from dynwarp._checks import as_real, check_finite, check_shape
 from dynwarp._compat import concrete
-from dynwarp.dynamics._stepping import as_floating
 from dynwarp.errors import ArgumentError, ShapeError
 from dynwarp.geometry._warping import root
 
@@ -68,7 +67,7 @@ def geodesic_coordinates(
     [0.0, 0.25, 1.0]
     """
     caller = "geodesic_coordinates"
-    G, thetas = as_floating(G), as_floating(thetas)
+    G, thetas = as_real(G, "G", caller=caller), as_real(thetas, "thetas", caller=caller)
     m = thetas.shape[-1] if thetas.ndim else 0
     if thetas.ndim < 2 or thetas.ndim != m + 1 or min(thetas.shape[:-1]) < 2:
         raise ShapeError(

@@ -11,13 +11,13 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from dynwarp._checks import check_choice, check_finite, check_positive, check_shape
+from dynwarp._checks import as_real, check_choice, check_finite, check_positive, check_shape
 from dynwarp._compat import concrete
 from dynwarp._typing import Scalar
-from dynwarp.dynamics._stepping import as_floating
 from dynwarp.errors import ArgumentError, ModelError
 from dynwarp.geometry._observation import as_readout
 from dynwarp.geometry._representation_metric import RepresentationMetric, representation_metric
+from dynwarp.geometry._setting import in_precision
 from dynwarp.geometry._warping import spectral
 from dynwarp.models import AbstractField, AbstractMap
 from dynwarp.models._cell import computing_dtype, prepared
@@ -129,7 +129,7 @@ class MetricPenalty(eqx.Module):
         if not isinstance(manifold, InputManifold):
             raise ArgumentError(f"{_CALLER}: `manifold` must be an InputManifold; got {type(manifold).__name__}.")
         m = manifold.dim
-        thetas = as_floating(thetas)
+        thetas = as_real(thetas, "thetas", caller=_CALLER)
         points = thetas.shape[:-1]
         check_shape(thetas, "thetas", (*points, m), caller=_CALLER)
         check_finite(thetas, "thetas", caller=_CALLER)
@@ -140,12 +140,12 @@ class MetricPenalty(eqx.Module):
             if not (isinstance(value, int | float | np.floating) and 0 <= value < float("inf")):
                 raise ArgumentError(f"{_CALLER}: `{name}` must be a number that is not negative; got {value!r}.")
         self.manifold, self.thetas, self.space = manifold, thetas.reshape(-1, m), space
-        self.state0 = state0 if state0 is None or callable(state0) else as_floating(state0)
+        self.state0 = state0 if state0 is None or callable(state0) else as_real(state0, "state0", caller=_CALLER)
         self.strength, self.floor, self.target, self.full = float(strength), float(floor), target, bool(full)
         self.at = None if at is None else _indices(at, "at")
         self.ts, self.dt = None if ts is None else tuple(float(t) for t in ts), dt
         self.relevant = _relevant(relevant, m)
-        self.ratio = as_floating(ratio)
+        self.ratio = as_real(ratio, "ratio", caller=_CALLER)
         check_positive(self.ratio, "ratio", caller=_CALLER)
         known = concrete(self.ratio)
         if self.relevant is None and (target == "average_ratio" or known is None or (known != 1).any()):
@@ -180,10 +180,8 @@ class MetricPenalty(eqx.Module):
         others."""
         map, readout = _parts(model, self.space)
         dtype = computing_dtype(map)
-        points = self.thetas if thetas is None else as_floating(thetas)
-        manifold, state0, points = jax.tree.map(
-            lambda x: x.astype(dtype) if eqx.is_inexact_array(x) else x, (self.manifold, self.state0, points)
-        )
+        points = self.thetas if thetas is None else as_real(thetas, "thetas", caller=_CALLER)
+        manifold, state0, points = in_precision(dtype, (self.manifold, self.state0, points))
         return representation_metric(
             prepared(map),
             manifold,
@@ -249,7 +247,7 @@ def _relevant(relevant, m):
 
 def _reference(reference, points, m):
     """R as (m, m), (T, m, m) or (P, T, m, m), checked."""
-    reference = as_floating(reference)
+    reference = as_real(reference, "reference", caller=_CALLER)
     shape = {2: (m, m), 3: ("T", m, m)}.get(reference.ndim, (*points, "T", m, m))
     check_shape(reference, "reference", shape, caller=_CALLER)
     known = concrete(reference)

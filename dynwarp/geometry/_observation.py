@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dynwarp._checks import check_finite, check_shape
+from dynwarp._checks import check_finite, check_real, check_shape
 from dynwarp._compat import concrete
 from dynwarp.errors import ArgumentError, ModelError
 from dynwarp.models import CTRNN, Elman, LowRankRNN
@@ -79,6 +79,7 @@ def as_readout(model: Any, readout: Any, dtype: Any, caller: str) -> Any:
         raise ArgumentError(
             f"{caller}: `readout` must be a function (n,) -> (o,), a matrix (o, n) or 'rate'; got {readout!r}."
         )
+    check_real(readout, "readout", caller=caller)
     matrix = jnp.asarray(readout, dtype)
     check_shape(matrix, "readout", ("o", model.state_size), caller=caller)
     check_finite(matrix, "readout", caller=caller)
@@ -91,6 +92,7 @@ def check_observation(observation: Observation, model: Any, dtype: Any, caller: 
     check_shape(seen, "readout(state)", ("o",), caller=caller)
     size = seen.shape[0]
     if observation.weight is not None:
+        check_real(observation.weight, "weight", caller=caller)
         shape = (size,) if jnp.ndim(observation.weight) == 1 else (size, size)
         check_shape(observation.weight, "weight", shape, caller=caller)
         check_finite(observation.weight, "weight", caller=caller)

@@ -12,12 +12,12 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from dynwarp._checks import check_choice, check_positive_integer
+from dynwarp._checks import as_real, check_choice, check_positive_integer
 from dynwarp._results import RESULTS, raise_failed
 from dynwarp._simulate._runge_kutta import RUNGE_KUTTA
 from dynwarp._simulate._scan import chunk_size
 from dynwarp._typing import PRNGKey, State
-from dynwarp.dynamics._stepping import as_floating, is_field
+from dynwarp.dynamics._stepping import is_field
 from dynwarp.geometry._adaptive import SolveOptions, solve
 from dynwarp.geometry._observation import Observation, as_readout, check_observation
 from dynwarp.geometry._realisations import average
@@ -29,9 +29,11 @@ from dynwarp.geometry._setting import (
     check_initial,
     check_noise,
     check_points,
+    check_solve,
     check_step,
     check_times,
     fixed_schedule,
+    in_precision,
     map_schedule,
     refuse,
     seen_times,
@@ -126,7 +128,7 @@ def representation_metric(
       `manifold(theta, t)` for a field. None: no inputs; theta then only moves `state0`.
     - `thetas`: points, shape `(..., m)`, within the bounds of the manifold.
     - `state0`: the initial state `(n,)`, or a function `(m,) -> (n,)` where it depends on the point. A function that
-      holds arrays should be an `eqx.Module`.
+      holds arrays should be an `eqx.Module`. Its precision is that of the result: all else is cast.
     - `steps`: of a map, how many rows of the inputs are used, all by default; of a field with `dt`, the number of steps
       from time 0.
     - `ts`: of a field, increasing times, `(T,)`; `state0` holds at the first, which is among those returned.
@@ -183,7 +185,7 @@ def representation_metric(
     [0.25, 0.5625, 0.765625]
     """
     of_field = is_field(model, _CALLER)
-    thetas = as_floating(thetas)
+    thetas = as_real(thetas, "thetas", caller=_CALLER)
     check_points(manifold, thetas, _CALLER)
     check_choice(method, "method", ("auto", *_KERNELS), caller=_CALLER)
     check_choice(keep, "keep", ("all", "metric"), caller=_CALLER)
@@ -193,6 +195,8 @@ def representation_metric(
         remat = check_positive_integer(remat, "remat", caller=_CALLER)
     theta = jax.ShapeDtypeStruct(thetas.shape[-1:], thetas.dtype)
     start, state = check_initial(model, state0, theta, _CALLER)
+    model, manifold, readout, thetas = in_precision(state.dtype, (model, manifold, readout, thetas))
+    theta = jax.ShapeDtypeStruct(theta.shape, state.dtype)
     check_step(model, manifold, theta, state, of_field, _CALLER)
     observation = Observation(as_readout(model, readout, state.dtype, _CALLER), weight)
     observed = check_observation(observation, model, state.dtype, _CALLER)
@@ -206,6 +210,7 @@ def representation_metric(
         if dt is None:
             refuse(_CALLER, "an adaptive solve is without", remedy=" Give `dt`.", steps=steps, noise=noise, remat=remat)
             times = check_times(ts, _CALLER)
+            check_solve(_CALLER, solver, stepsize_controller, adjoint, max_steps)
             plan, kept = None, len(times)
             options = SolveOptions(
                 diffrax.Tsit5() if solver is None else solver,

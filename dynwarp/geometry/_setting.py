@@ -4,14 +4,22 @@ from __future__ import annotations
 
 from typing import Any
 
+import diffrax
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dynwarp._checks import check_finite, check_positive, check_positive_integer, check_shape, check_state
+from dynwarp._checks import (
+    as_real,
+    check_finite,
+    check_positive,
+    check_positive_integer,
+    check_real,
+    check_shape,
+    check_state,
+)
 from dynwarp._compat import concrete
-from dynwarp.dynamics._stepping import as_floating
 from dynwarp.errors import ArgumentError, ModelError
 from dynwarp.geometry._schedule import Schedule, initial, schedule_field, schedule_map
 from dynwarp.tasks import InputManifold
@@ -35,7 +43,7 @@ def check_points(manifold: Any, thetas: jax.Array, caller: str) -> None:
     for i, (period, bound) in enumerate(manifold._axes()):
         if period is not None or bound is None:
             continue
-        slack = 1e-6 * (bound[1] - bound[0])
+        slack = 1e-6 * (bound[1] - bound[0]) if np.isfinite(bound).all() else 0.0
         worst = known[..., i].ravel()
         outside = (worst < bound[0] - slack) | (worst > bound[1] + slack)
         if outside.any():
@@ -49,7 +57,7 @@ def check_initial(model: Any, state0: Any, theta: Any, caller: str) -> tuple[Any
     """The initial state, or the function of theta, and the shape and dtype of a state."""
     name = "state0(theta)" if callable(state0) else "state0"
     if not callable(state0):
-        state0 = as_floating(state0)
+        state0 = as_real(state0, "state0", caller=caller)
         check_finite(state0, "state0", caller=caller)
     state = eqx.filter_eval_shape(initial, state0, theta)
     check_state(model, state, name=name, caller=caller)
@@ -113,6 +121,7 @@ def fixed_schedule(ts: Any, steps: Any, dt: Any, breaks: np.ndarray | None, dtyp
     if step is None or (ts is not None and concrete(ts) is None):
         raise ArgumentError(f"{caller}: `dt` and `ts` fix the number of steps, and cannot be traced.")
     check_positive(step, "dt", caller=caller)
+    check_shape(step, "dt", (), caller=caller)
     if (ts is None) == (steps is None):
         raise ArgumentError(f"{caller}: a field with `dt` needs either `ts` or `steps`; got both or neither.")
     if ts is None:
@@ -130,6 +139,7 @@ def check_times(ts: Any, caller: str) -> np.ndarray:
     times = concrete(ts)
     if times is None:
         raise ArgumentError(f"{caller}: `ts` cannot be traced; use a numpy array.")
+    check_real(times, "ts", caller=caller)
     check_shape(times, "ts", ("T",), caller=caller)
     check_finite(times, "ts", caller=caller)
     times = times.astype(np.float64)
@@ -148,6 +158,7 @@ def check_breakpoints(manifold: Any, breakpoints: Any, caller: str) -> np.ndarra
     times = concrete(breakpoints)
     if times is None:
         raise ArgumentError(f"{caller}: `breakpoints` cannot be traced; use a numpy array.")
+    check_real(times, "breakpoints", caller=caller)
     check_shape(times, "breakpoints", ("B",), caller=caller)
     check_finite(times, "breakpoints", caller=caller)
     return times.astype(np.float64) if len(times) else None
@@ -183,12 +194,36 @@ def check_noise(noise: Any, key: Any, model: Any, dtype: Any, caller: str) -> An
         return None
     if key is None:
         raise ArgumentError(f"{caller}: `noise` needs a `key`, such as jax.random.key(0).")
+    check_real(noise, "noise", caller=caller)
     if jnp.ndim(noise):
         check_shape(noise, "noise", (model.state_size,), caller=caller)
     known = concrete(noise)
     if known is not None and not (np.isfinite(known).all() and (known >= 0).all()):
         raise ArgumentError(f"{caller}: `noise` must be a standard deviation, finite and not negative; got {noise!r}.")
     return jnp.asarray(noise, dtype)
+
+
+def check_solve(caller: str, solver: Any, stepsize_controller: Any, adjoint: Any, max_steps: Any) -> None:
+    """Raises unless these are what diffrax takes, or None."""
+    for name, value, kind in (
+        ("solver", solver, diffrax.AbstractSolver),
+        ("stepsize_controller", stepsize_controller, diffrax.AbstractStepSizeController),
+        ("adjoint", adjoint, diffrax.AbstractAdjoint),
+    ):
+        if value is not None and not isinstance(value, kind):
+            raise ArgumentError(f"{caller}: `{name}` must be a diffrax.{kind.__name__}, or None; got {value!r}.")
+    if max_steps is not None:
+        check_positive_integer(max_steps, "max_steps", caller=caller)
+
+
+def in_precision(dtype: Any, tree: Any) -> Any:
+    """With all arrays of real floats in one dtype, such as that of the initial state."""
+
+    def cast(x):
+        real = isinstance(x, jax.Array | np.ndarray) and jnp.issubdtype(x.dtype, jnp.floating)
+        return x.astype(dtype) if real else x
+
+    return jax.tree.map(cast, tree)
 
 
 def refuse(caller: str, why: str, *, remedy: str = "", **options: Any) -> None:

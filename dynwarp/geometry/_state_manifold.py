@@ -11,6 +11,7 @@ import jax
 import numpy as np
 from jaxtyping import Array, Float
 
+from dynwarp._checks import check_real, check_shape
 from dynwarp._simulate import simulate
 from dynwarp._simulate._runge_kutta import RUNGE_KUTTA
 from dynwarp._typing import State
@@ -22,7 +23,15 @@ from dynwarp.geometry._kinks import refuse_kinks
 from dynwarp.geometry._observation import Observation, as_readout, check_observation
 from dynwarp.geometry._schedule import Step, explicit, initial
 from dynwarp.geometry._sensitivities import Problem
-from dynwarp.geometry._setting import check_breakpoints, check_initial, check_step, fixed_schedule, map_schedule
+from dynwarp.geometry._setting import (
+    check_breakpoints,
+    check_initial,
+    check_solve,
+    check_step,
+    fixed_schedule,
+    in_precision,
+    map_schedule,
+)
 from dynwarp.models import AbstractField, AbstractMap
 from dynwarp.models._cell import computing_dtype, prepared
 from dynwarp.tasks import InputManifold
@@ -51,7 +60,7 @@ def state_manifold(
 
     - `model`: a map or a field.
     - `manifold`: an [`InputManifold`][dynwarp.geometry.InputManifold].
-    - `state0`: the initial state `(n,)`, or a function `(m,) -> (n,)`.
+    - `state0`: the initial state `(n,)`, or a function `(m,) -> (n,)`. Its precision is that of the surface.
     - `step`: of a map, the index of the state: that after row `step` of the inputs; negative counts from the end, and
       None is the last.
     - `t`: of a field, the time of the state; `t0` is that of `state0`.
@@ -87,6 +96,8 @@ def state_manifold(
         raise ArgumentError(f"{_CALLER}: `manifold` must be an InputManifold; got {type(manifold).__name__}.")
     theta = jax.ShapeDtypeStruct((manifold.dim,), computing_dtype((manifold, model)))
     state0, state = check_initial(model, state0, theta, _CALLER)
+    model, manifold, readout = in_precision(state.dtype, (model, manifold, readout))
+    theta = jax.ShapeDtypeStruct(theta.shape, state.dtype)
     check_step(model, manifold, theta, state, of_field, _CALLER)
     readout = as_readout(model, readout, state.dtype, _CALLER)
     observation = Observation(readout)
@@ -98,11 +109,16 @@ def state_manifold(
     if of_field:
         if t is None or step is not None:
             raise ArgumentError(f"{_CALLER}: a field needs `t`, the time of the states, and takes no `step`.")
-        if not float(t) > float(t0):
+        for name, value in (("t", t), ("t0", t0)):
+            check_real(value, name, caller=_CALLER)
+            check_shape(value, name, (), caller=_CALLER)
+        if not (np.isfinite([t0, t]).all() and t > t0):
             raise ArgumentError(f"{_CALLER}: `t` must be after `t0`, {t0}; got {t}.")
         breaks = check_breakpoints(manifold, breakpoints, _CALLER)
         times = (float(t0), float(t))
-        if dt is not None:
+        if dt is None:
+            check_solve(_CALLER, solver, None, None, None)
+        else:
             tableau = explicit(solver, _CALLER)
             plan = fixed_schedule(np.asarray(times), None, dt, breaks, state.dtype, _CALLER)
     else:

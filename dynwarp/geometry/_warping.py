@@ -11,8 +11,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from dynwarp._checks import check_shape
-from dynwarp.dynamics._stepping import as_floating
+from dynwarp._checks import as_real, check_shape
 from dynwarp.errors import ArgumentError, ShapeError
 
 
@@ -88,12 +87,12 @@ def warping(
     >>> found.relevance_ratio.tolist(), found.shear.tolist(), round(float(found.index[0]), 4)
     ([4.0], [0.0], 0.9803)
     """
-    G = as_floating(G)
+    G = as_real(G, "G", caller="warping")
     if G.ndim < 3 or G.shape[-2] != G.shape[-1]:
         raise ShapeError(f"warping: `G` must have shape (..., T, m, m); got {G.shape}.")
     m, points = G.shape[-1], G.shape[:-3]
     if input_metric is not None:
-        input_metric = as_floating(input_metric).astype(G.dtype)
+        input_metric = as_real(input_metric, "input_metric", caller="warping").astype(G.dtype)
         shape = (m, m) if input_metric.ndim == 2 else (*points, m, m)
         check_shape(input_metric, "input_metric", shape, caller="warping")
         input_metric = input_metric.reshape(-1, m, m)

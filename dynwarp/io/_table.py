@@ -17,8 +17,9 @@ def read_table(path: Path, *, header: bool | None = None, delimiter: str | None 
     """The columns of a text file by name: numbers as float64, NaN where a cell is missing, other columns as strings.
 
     Lines that begin with # or % are skipped, and so are blank ones, but between the numbers of one column they are
-    missing values. Without `delimiter`, a tsv file is split at tabs, others at whichever of tab, semicolon, comma and
-    white space splits their lines alike. Without `header`, the first line is one if it holds a word.
+    missing values, and so are the cells of a row of tabs alone. Without `delimiter`, a tsv file is split at tabs,
+    others at whichever of tab, semicolon, comma and white space splits their lines alike. Without `header`, the first
+    line is one if it holds a word.
     """
     lines = _lines(path)
     if delimiter is None:
@@ -64,7 +65,8 @@ def _without_blank(lines: list[str], delimiter: str | None) -> list[str]:
     all that follow would move in time."""
     filled = [i for i, line in enumerate(lines) if line.strip()]
     if any(len(row) > 1 for row in _split([lines[i] for i in filled[:20]], delimiter)):
-        return [lines[i] for i in filled]
+        # A row of tabs alone is one of cells that are missing.
+        return [line for line in lines if line.strip() or (delimiter == "\t" and delimiter in line)]
     start = next((i for i in filled if _number(lines[i].strip()) is not None), filled[0])
     head = [lines[i] for i in filled if i < start]
     return head + [line if line.strip() else "nan" for line in lines[start : filled[-1] + 1]]

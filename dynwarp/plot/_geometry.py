@@ -8,7 +8,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from dynwarp._checks import check_shape
+from dynwarp._checks import check_finite, check_real, check_shape
 from dynwarp.errors import ArgumentError, ShapeError
 from dynwarp.geometry import geodesic_coordinates
 from dynwarp.plot._axes import GENERATED, REFERENCE, UNSTABLE, axes_or_new, tidy
@@ -49,6 +49,7 @@ def tissot(
     [0.9, 0.45]
     """
     G, thetas = checked_grid(G, thetas, "plot.tissot")
+    check_power(power, "plot.tissot")
     ax = axes_or_new(ax, figsize=(4.0, 4.0))
     from matplotlib.collections import PolyCollection
 
@@ -232,6 +233,13 @@ def checked_grid(G: Any, thetas: Any, caller: str, *, times: bool = False) -> tu
         raise ShapeError(f"{caller}: `thetas` must have at least 2 points along each input; got {thetas.shape}.")
     check_shape(G, "G", (*thetas.shape[:2], *(("T",) if times else ()), 2, 2), caller=caller)
     return G, thetas
+
+
+def check_power(power: Any, caller: str) -> None:
+    """Raises unless this is a number."""
+    check_real(power, "power", caller=caller)
+    check_shape(power, "power", (), caller=caller)
+    check_finite(power, "power", caller=caller)
 
 
 def fitting_scale(G: np.ndarray, thetas: np.ndarray, power: float) -> float:

@@ -7,10 +7,18 @@ from typing import Any
 
 import numpy as np
 
-from dynwarp._checks import check_choice, check_shape
+from dynwarp._checks import check_choice, check_real, check_shape
 from dynwarp.errors import ArgumentError, ShapeError
 from dynwarp.plot._axes import GENERATED, axes_or_new, drawable, tidy
-from dynwarp.plot._geometry import checked_grid, ellipses, fitting_scale, frame_grid, grid_lines, warped_points
+from dynwarp.plot._geometry import (
+    check_power,
+    checked_grid,
+    ellipses,
+    fitting_scale,
+    frame_grid,
+    grid_lines,
+    warped_points,
+)
 
 
 def timeline(
@@ -53,7 +61,7 @@ def timeline(
     if not 0 <= low <= high <= 1:
         raise ArgumentError(f"{caller}: `quantiles` must satisfy 0 <= low <= high <= 1; got {quantiles!r}.")
     ax = axes_or_new(ax)
-    for i, (name, (start, stop)) in enumerate((epochs or {}).items()):
+    for i, (name, (start, stop)) in enumerate(_epochs(epochs, caller)):
         ax.axvspan(start, stop, color=("#e8e8e8", "#f4f4f4")[i % 2], lw=0, zorder=0)
         at = {"transform": ax.get_xaxis_transform(), "ha": "center", "va": "bottom", "fontsize": "small"}
         ax.text((start + stop) / 2, 1.0, name, color="#555555", **at)
@@ -76,6 +84,18 @@ def timeline(
         ax.legend(frameon=False, fontsize="small")
     tidy(ax)
     return lines
+
+
+def _epochs(epochs: Any, caller: str) -> list[tuple[str, tuple[float, float]]]:
+    """The names and times of epochs, checked."""
+    if epochs is None:
+        return []
+    if not isinstance(epochs, Mapping):
+        raise ArgumentError(f"{caller}: `epochs` must map names to (from, to); got {epochs!r}.")
+    for name, times in epochs.items():
+        check_real(times, f"epochs[{name!r}]", caller=caller)
+        check_shape(np.asarray(times), f"epochs[{name!r}]", (2,), caller=caller)
+    return list(epochs.items())
 
 
 def stretches(metric: Any, *, times: Any = None, epochs=None, quantiles: tuple[float, float] = (0.05, 0.95), ax=None):
@@ -148,6 +168,7 @@ def animation(
     caller = "plot.animation"
     check_choice(kind, "kind", ("tissot", "grid"), caller=caller)
     G, thetas = checked_grid(G, thetas, caller, times=True)
+    check_power(power, caller)
     over_time = np.moveaxis(G, 2, 0)
     times = np.arange(1.0, len(over_time) + 1) if times is None else np.asarray(times, float)
     check_shape(times, "times", (len(over_time),), caller=caller)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal
 
 import equinox as eqx
@@ -10,10 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from dynwarp._checks import check_choice, check_positive_integer, check_shape
+from dynwarp._checks import as_real, check_choice, check_finite, check_positive_integer, check_shape
 from dynwarp.errors import ArgumentError
 from dynwarp.tasks._input_manifold import InputManifold
-from dynwarp.tasks._parameters import as_floating
+from dynwarp.tasks._parameters import increasing
 
 
 class FunctionManifold(InputManifold):
@@ -45,8 +45,13 @@ class FunctionManifold(InputManifold):
             raise ArgumentError(f"FunctionManifold: `fn` must be a function of theta; got {type(fn).__name__}.")
         self.fn = fn
         self.dim = check_positive_integer(dim, "dim", caller="FunctionManifold")
+        for name, given in (("periods", periods), ("bounds", bounds)):
+            if given is not None and not isinstance(given, Iterable):
+                raise ArgumentError(
+                    f"FunctionManifold: `{name}` must be a tuple of {self.dim}, or None; got {given!r}."
+                )
         self.periods = None if periods is None else tuple(periods)
-        self.bounds = None if bounds is None else tuple(None if b is None else (b[0], b[1]) for b in bounds)
+        self.bounds = None if bounds is None else tuple(increasing(b) or b for b in bounds)
         self._axes()
 
     def __call__(self, theta, t=None):
@@ -76,9 +81,9 @@ class Product(InputManifold):
     combine: Literal["concatenate", "sum"] = eqx.field(static=True)
 
     def __init__(self, factors: Sequence[InputManifold], *, combine: Literal["concatenate", "sum"] = "concatenate"):
-        self.factors = tuple(factors)
+        self.factors = tuple(factors) if isinstance(factors, Sequence) else ()
         if not self.factors or not all(isinstance(f, InputManifold) for f in self.factors):
-            raise ArgumentError("Product: `factors` must be InputManifolds, at least one.")
+            raise ArgumentError("Product: `factors` must be a list of InputManifolds, at least one.")
         check_choice(combine, "combine", ("concatenate", "sum"), caller="Product")
         self.combine = combine
 
@@ -130,15 +135,20 @@ class Section(InputManifold):
     coordinates: tuple[int, ...] = eqx.field(static=True)
 
     def __init__(self, manifold: InputManifold, coordinates: Sequence[int], base: Float[Array, " M"]):
+        if not isinstance(manifold, InputManifold):
+            raise ArgumentError(f"Section: `manifold` must be an InputManifold; got {type(manifold).__name__}.")
         self.manifold = manifold
-        self.base = as_floating(base)
+        self.base = as_real(base, "base", caller="Section")
         check_shape(self.base, "base", (manifold.dim,), caller="Section")
-        self.coordinates = tuple(int(i) for i in coordinates)
+        check_finite(self.base, "base", caller="Section")
+        chosen = np.asarray(coordinates)
+        whole = chosen.ndim == 1 and np.issubdtype(chosen.dtype, np.integer)
+        self.coordinates = tuple(int(i) for i in chosen) if whole else ()
         inside = all(0 <= i < manifold.dim for i in self.coordinates)
         if not self.coordinates or not inside or len(set(self.coordinates)) < len(self.coordinates):
             raise ArgumentError(
                 f"Section: `coordinates` must be different indices below {manifold.dim}, at least one; got "
-                f"{list(coordinates)!r}."
+                f"{coordinates!r}."
             )
 
     @property
@@ -154,6 +164,6 @@ class Section(InputManifold):
         return tuple(self.manifold._axes()[i][1] for i in self.coordinates)
 
     def __call__(self, theta, t=None):
-        theta = as_floating(theta)
+        theta = as_real(theta, "theta", caller="Section")
         check_shape(theta, "theta", (self.dim,), caller="Section")
         return self.manifold(self.base.astype(theta.dtype).at[np.array(self.coordinates)].set(theta), t)

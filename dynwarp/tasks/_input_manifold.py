@@ -10,9 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from dynwarp._checks import check_positive_integer, check_shape
+from dynwarp._checks import as_real, check_positive, check_positive_integer, check_shape
 from dynwarp._typing import Input, Inputs, PRNGKey, Scalar
 from dynwarp.errors import ArgumentError
+from dynwarp.tasks._parameters import increasing
 
 
 class InputManifold(eqx.Module):
@@ -67,7 +68,7 @@ class InputManifold(eqx.Module):
 
         **Raises:** `ShapeError` where the last axis is not `dim`.
         """
-        theta = jnp.asarray(theta)
+        theta = as_real(theta, "theta", caller="InputManifold.wrap")
         check_shape(theta, "theta", (*theta.shape[:-1], self.dim), caller="InputManifold.wrap")
         columns = []
         for i, (period, bound) in enumerate(self._axes()):
@@ -87,7 +88,8 @@ class InputManifold(eqx.Module):
 
         - `n`: how many points along each coordinate, one number for all or one each.
 
-        **Raises:** `ArgumentError` where a coordinate has neither period nor bounds, or a count is no whole number.
+        **Raises:** `ArgumentError` where a coordinate has neither period nor finite bounds, or a count is no whole
+        number.
         """
         axes = []
         for count, (lower, upper), (period, _) in zip(self._counts(n, "grid"), self._ranges("grid"), self._axes()):
@@ -97,7 +99,7 @@ class InputManifold(eqx.Module):
     def sample(self, key: PRNGKey, n: int) -> Float[Array, "n m"]:
         """Points drawn uniformly over the ranges, shape `(n, dim)`.
 
-        **Raises:** `ArgumentError` where a coordinate has neither period nor bounds, or `n` is no whole number.
+        **Raises:** `ArgumentError` where a coordinate has neither period nor finite bounds, or `n` is no whole number.
         """
         n = check_positive_integer(n, "n", caller="InputManifold.sample")
         lower, upper = jnp.asarray(self._ranges("sample"), float).T
@@ -144,6 +146,15 @@ class InputManifold(eqx.Module):
                 f"{type(self).__name__}: `periods` and `bounds` must have one entry for each of the {self.dim} "
                 f"coordinates; got {len(periods)} and {len(bounds)}."
             )
+        for period in periods:
+            if period is not None:
+                check_positive(period, "periods", caller=type(self).__name__)
+        for bound in bounds:
+            if bound is not None and increasing(bound) is None:
+                raise ArgumentError(
+                    f"{type(self).__name__}: `bounds` must be two numbers that increase for each coordinate, or None; "
+                    f"got {bound!r}."
+                )
         return tuple(zip(periods, bounds))
 
     def _ranges(self, caller):
@@ -153,10 +164,11 @@ class InputManifold(eqx.Module):
             if period is not None:
                 lower = 0.0 if bound is None else bound[0]
                 ranges.append((lower, lower + period))
-            elif bound is not None:
+            elif bound is not None and np.isfinite(bound).all():
                 ranges.append((bound[0], bound[1]))
             else:
                 raise ArgumentError(
-                    f"InputManifold.{caller}: coordinate {i} of {type(self).__name__} has neither a period nor bounds."
+                    f"InputManifold.{caller}: coordinate {i} of {type(self).__name__} has neither a period nor bounds "
+                    "that are finite."
                 )
         return ranges

@@ -4,22 +4,24 @@ from __future__ import annotations
 
 from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array
 
 from dynwarp.errors import ArgumentError
 
 
-def as_floating(x: Any) -> Array:
-    """An array of floating-point numbers; integers become JAX's default float."""
-    x = jnp.asarray(x)
-    return x if jnp.issubdtype(x.dtype, jnp.floating) else x.astype(float)
-
-
 def check_bounds(bounds: Any, name: str, *, caller: str) -> tuple[float, float]:
     """Two finite numbers that increase."""
-    pair = tuple(bounds) if isinstance(bounds, tuple | list) else ()
-    if len(pair) != 2 or not (np.isfinite(pair).all() and pair[0] < pair[1]):
+    pair = increasing(bounds)
+    if pair is None or not np.isfinite(pair).all():
         raise ArgumentError(f"{caller}: `{name}` must be two finite numbers that increase; got {bounds!r}.")
-    return float(pair[0]), float(pair[1])
+    return pair
+
+
+def increasing(bounds: Any) -> tuple[float, float] | None:
+    """Two numbers that increase, which may be infinite, or None."""
+    try:
+        pair = np.asarray(bounds)
+    except ValueError:
+        return None
+    fits = pair.shape == (2,) and pair.dtype.kind in "iuf" and pair[0] < pair[1]
+    return (float(pair[0]), float(pair[1])) if fits else None

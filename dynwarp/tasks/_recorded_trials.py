@@ -11,9 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from dynwarp._checks import check_finite, check_positive, check_positive_integer, check_shape
+from dynwarp._checks import as_real, check_finite, check_positive, check_positive_integer, check_shape
 from dynwarp.errors import ArgumentError
-from dynwarp.tasks._parameters import as_floating
 from dynwarp.tasks._spline import SplineManifold
 from dynwarp.tasks._task import AbstractTask, TaskBatch
 
@@ -70,7 +69,10 @@ class RecordedTrials(AbstractTask):
         mask: Any = None,
     ):
         caller = "RecordedTrials"
-        inputs, targets, thetas = (np.asarray(as_floating(x)) for x in (inputs, targets, thetas))
+        inputs, targets, thetas = (
+            np.asarray(as_real(x, name, caller=caller))
+            for name, x in (("inputs", inputs), ("targets", targets), ("thetas", thetas))
+        )
         check_shape(inputs, "inputs", ("n", "T", "d"), caller=caller)
         n, T, _ = inputs.shape
         check_shape(targets, "targets", (n, T, "o"), caller=caller)
@@ -185,7 +187,7 @@ def reach_variables(velocities: Any) -> Float[Array, "n 2"]:
     >>> dw.tasks.reach_variables(jnp.array([[[0.0, 1.0], [0.0, 2.0]]])).round(3).tolist()
     [[1.571, 2.0]]
     """
-    velocities = as_floating(velocities)
+    velocities = as_real(velocities, "velocities", caller="reach_variables")
     check_shape(velocities, "velocities", ("n", "T", 2), caller="reach_variables")
     total = jnp.sum(velocities, axis=1)
     direction = jnp.mod(jnp.arctan2(total[:, 1], total[:, 0]), 2 * np.pi)

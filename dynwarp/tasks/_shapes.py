@@ -7,12 +7,14 @@ from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
-from dynwarp._checks import check_positive_integer, check_shape
+from dynwarp._checks import as_real, check_finite, check_positive_integer, check_shape
+from dynwarp._compat import concrete
 from dynwarp.errors import ArgumentError
 from dynwarp.tasks._input_manifold import InputManifold
-from dynwarp.tasks._parameters import as_floating, check_bounds
+from dynwarp.tasks._parameters import check_bounds
 from dynwarp.tasks._timeline import on_circle
 
 
@@ -26,7 +28,7 @@ class Line(InputManifold):
     - `direction`, `origin`: shape `(d,)`; the origin is 0 if None.
     - `bounds`: the least and the greatest theta.
 
-    **Raises:** `ShapeError`, `ArgumentError` for what does not fit.
+    **Raises:** `ShapeError`, `NonFiniteError`, `ArgumentError` for what does not fit.
 
     **Example:** a stimulus of two channels that is shown for two of three steps.
 
@@ -44,10 +46,13 @@ class Line(InputManifold):
 
     def __init__(self, envelope: Any, direction: Any, *, origin: Any = None, bounds: tuple[float, float] = (-1.0, 1.0)):
         self.envelope = _as_envelope(envelope, 1, "Line")
-        self.direction = as_floating(direction)
-        check_shape(self.direction, "direction", ("d",), caller="Line")
-        self.origin = jnp.zeros_like(self.direction) if origin is None else as_floating(origin)
-        check_shape(self.origin, "origin", self.direction.shape, caller="Line")
+        self.direction = _numbers(direction, "direction", ("d",), "Line")
+        known = concrete(self.direction)
+        if known is not None and not known.any():
+            raise ArgumentError("Line: `direction` must not be 0: the coordinate would move nothing.")
+        if origin is None:
+            origin = jnp.zeros_like(self.direction)
+        self.origin = _numbers(origin, "origin", self.direction.shape, "Line")
         self.dim, self.periods = 1, (None,)
         self.bounds = (check_bounds(bounds, "bounds", caller="Line"),)
 
@@ -66,7 +71,7 @@ class Circle(InputManifold):
     - `axes`: shape `(2, d)`; the two unit vectors of two channels if None. Others make an ellipse.
     - `centre`: shape `(d,)`; 0 if None.
 
-    **Raises:** `ShapeError`, `ArgumentError` for what does not fit.
+    **Raises:** `ShapeError`, `NonFiniteError`, `ArgumentError` for what does not fit.
 
     **Example:**
 
@@ -84,10 +89,15 @@ class Circle(InputManifold):
 
     def __init__(self, envelope: Any, *, axes: Any = None, centre: Any = None):
         self.envelope = _as_envelope(envelope, 1, "Circle")
-        self.axes = jnp.eye(2) if axes is None else as_floating(axes)
-        check_shape(self.axes, "axes", (2, "d"), caller="Circle")
-        self.centre = jnp.zeros_like(self.axes[0]) if centre is None else as_floating(centre)
-        check_shape(self.centre, "centre", self.axes.shape[1:], caller="Circle")
+        self.axes = _numbers(jnp.eye(2) if axes is None else axes, "axes", (2, "d"), "Circle")
+        known = concrete(self.axes)
+        if known is not None and np.linalg.matrix_rank(known) < 2:
+            raise ArgumentError(
+                "Circle: `axes` must not be parallel: the inputs would go to and fro on a line, which `Line` makes."
+            )
+        if centre is None:
+            centre = jnp.zeros_like(self.axes[0])
+        self.centre = _numbers(centre, "centre", self.axes.shape[1:], "Circle")
         self.dim, self.periods, self.bounds = 1, (2 * math.pi,), (None,)
 
     def __call__(self, theta, t=None):
@@ -104,7 +114,7 @@ class Torus(InputManifold):
     - `m`: how many angles; needed where `envelopes` is a function.
     - `shared`: True sums the items in two channels; False gives each its own, 2 m in all.
 
-    **Raises:** `ShapeError`, `ArgumentError` for what does not fit.
+    **Raises:** `ShapeError`, `NonFiniteError`, `ArgumentError` for what does not fit.
 
     **Example:** two items, one after the other.
 
@@ -128,7 +138,7 @@ class Torus(InputManifold):
         elif not callable(envelopes):
             check_shape(self.envelopes, "envelopes", (m, "T"), caller="Torus")
         self.dim = check_positive_integer(m, "m", caller="Torus")
-        self.periods, self.bounds, self.shared = (2 * math.pi,) * self.dim, (None,) * self.dim, shared
+        self.periods, self.bounds, self.shared = (2 * math.pi,) * self.dim, (None,) * self.dim, bool(shared)
 
     def __call__(self, theta, t=None):
         check_shape(theta, "theta", (self.dim,), caller="Torus")
@@ -142,9 +152,15 @@ class Torus(InputManifold):
 def _as_envelope(envelope: Any, ndim: int, caller: str) -> Any:
     if callable(envelope):
         return envelope
-    envelope = as_floating(envelope)
-    check_shape(envelope, "envelope" if ndim == 1 else "envelopes", ("m", "T")[-ndim:], caller=caller)
-    return envelope
+    return _numbers(envelope, "envelope" if ndim == 1 else "envelopes", ("m", "T")[-ndim:], caller)
+
+
+def _numbers(x: Any, name: str, shape: tuple[int | str, ...], caller: str) -> Array:
+    """An array of finite floats of this shape."""
+    x = as_real(x, name, caller=caller)
+    check_shape(x, name, shape, caller=caller)
+    check_finite(x, name, caller=caller)
+    return x
 
 
 def _amplitude(envelope: Any, t: Any, caller: str) -> Array:

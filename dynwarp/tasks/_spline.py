@@ -12,10 +12,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from dynwarp._checks import check_finite, check_shape
+from dynwarp._checks import as_real, check_finite, check_positive, check_real, check_shape
 from dynwarp.errors import ArgumentError
 from dynwarp.tasks._input_manifold import InputManifold
-from dynwarp.tasks._parameters import as_floating
 
 
 class SplineManifold(InputManifold):
@@ -57,13 +56,14 @@ class SplineManifold(InputManifold):
     def __init__(self, knots: Any, inputs: Any, *, periods: Any = None, ts: Any = None):
         caller = "SplineManifold"
         knots = _as_knots(knots)
-        self.values = as_floating(inputs)
+        self.values = as_real(inputs, "inputs", caller=caller)
         check_shape(self.values, "inputs", (*(len(k) for k in knots), "T", "d"), caller=caller)
         check_finite(self.values, "inputs", caller=caller)
         self.dim = len(knots)
         self.periods, self.bounds = _ranges(knots, periods)
         axes = list(zip(knots, self.periods, ["knots"] * len(knots)))
         if ts is not None:
+            check_real(ts, "ts", caller=caller)
             times = np.asarray(ts, float)
             check_shape(times, "ts", (self.values.shape[-2],), caller=caller)
             axes.append((times, None, "ts"))
@@ -89,11 +89,14 @@ class SplineManifold(InputManifold):
         [[0.125]]
         """
         knots = _as_knots(knots)
+        caller = "SplineManifold.from_trials"
+        check_real(thetas, "thetas", caller=caller)
+        dtype = as_real(inputs, "inputs", caller=caller).dtype
         thetas, inputs = np.asarray(thetas), np.asarray(inputs)
-        check_shape(thetas, "thetas", ("n", len(knots)), caller="SplineManifold.from_trials")
-        check_shape(inputs, "inputs", (len(thetas), "T", "d"), caller="SplineManifold.from_trials")
-        check_finite(thetas, "thetas", caller="SplineManifold.from_trials")
-        check_finite(inputs, "inputs", caller="SplineManifold.from_trials")
+        check_shape(thetas, "thetas", ("n", len(knots)), caller=caller)
+        check_shape(inputs, "inputs", (len(thetas), "T", "d"), caller=caller)
+        check_finite(thetas, "thetas", caller=caller)
+        check_finite(inputs, "inputs", caller=caller)
         shape = tuple(len(k) for k in knots)
         basis = cls(knots, np.zeros((*shape, 1, 1)), periods=periods)
         weights = _design(basis, jnp.asarray(thetas, basis.values.dtype))
@@ -104,11 +107,11 @@ class SplineManifold(InputManifold):
                 f"SplineManifold.from_trials: {len(thetas)} trials determine {rank} of the {math.prod(shape)} inputs "
                 "at the knots; take fewer knots, or trials nearer to all of them."
             )
-        values = values.astype(as_floating(inputs).dtype)
+        values = values.astype(dtype)
         return cls(knots, values.reshape(*shape, *inputs.shape[1:]), periods=periods, ts=ts)
 
     def __call__(self, theta, t=None):
-        theta = as_floating(theta)
+        theta = as_real(theta, "theta", caller="SplineManifold")
         check_shape(theta, "theta", (self.dim,), caller="SplineManifold")
         value = self.values
         for weights in self._weights(theta):
@@ -129,20 +132,26 @@ class SplineManifold(InputManifold):
 
 
 def _as_knots(knots: Any) -> list[np.ndarray]:
-    if isinstance(knots, int | float):
+    if isinstance(knots, int | float | str):
         raise ArgumentError(f"SplineManifold: `knots` must be an array, or one for each coordinate; got {knots!r}.")
     several = isinstance(knots, Sequence) and len(knots) > 0 and np.ndim(knots[0]) > 0
-    return [np.asarray(k, float) for k in (knots if several else [knots])]
+    knots = knots if several else [knots]
+    for k in knots:
+        check_real(k, "knots", caller="SplineManifold")
+    return [np.asarray(k, float) for k in knots]
 
 
 def _ranges(knots, periods):
     """Periods and bounds of the coordinates."""
-    periods = (None,) * len(knots) if periods is None else tuple(None if p is None else float(p) for p in periods)
-    if len(periods) != len(knots):
+    periods = (None,) * len(knots) if periods is None else periods
+    if not isinstance(periods, tuple | list) or len(periods) != len(knots):
         raise ArgumentError(
-            f"SplineManifold: `periods` must have one entry for each of the {len(knots)} coordinates; got "
-            f"{len(periods)}."
+            f"SplineManifold: `periods` must have one entry for each of the {len(knots)} coordinates; got {periods!r}."
         )
+    for p in periods:
+        if p is not None:
+            check_positive(p, "periods", caller="SplineManifold")
+    periods = tuple(None if p is None else float(p) for p in periods)
     ends = [k[-1] if p is None else k[0] + p for k, p in zip(knots, periods)]
     return periods, tuple((float(k[0]), float(end)) for k, end in zip(knots, ends))
 

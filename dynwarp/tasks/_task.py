@@ -9,10 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from dynwarp._checks import check_positive_integer, check_shape
+from dynwarp._checks import as_real, check_positive_integer, check_shape
 from dynwarp._typing import PRNGKey, Scalar
 from dynwarp.tasks._input_manifold import InputManifold
-from dynwarp.tasks._parameters import as_floating
 
 
 class TaskBatch(eqx.Module):
@@ -167,7 +166,7 @@ class AbstractTask(InputManifold):
 
     def _trial(self, theta, condition):
         """Checked variables and a condition that is not None unless the task has none."""
-        theta = as_floating(theta)
+        theta = as_real(theta, "theta", caller=type(self).__name__)
         check_shape(theta, "theta", (self.dim,), caller=type(self).__name__)
         return theta, self.reference() if condition is None else condition
 

@@ -129,6 +129,22 @@ def test_noise_moves_the_state_and_not_the_gramian():
         start = state
 
 
+def test_gramian_of_a_network_with_dropout_is_that_of_what_is_left():
+    halves = dw.models.Stack([NET, dw.models.LeakyRNN(N, N, dt=0.5, key=KEY)], dropout=0.5)
+    start = jnp.concatenate([STATE0, STATE0])
+    found = g.controllability_gramian(halves, start, INPUTS, key=KEY)
+    states = dw.simulate(halves, start, INPUTS, key=KEY)
+    np.testing.assert_allclose(found.states, states, rtol=1e-13)
+    h = 1e-6
+    responses = []
+    for s, i in np.ndindex(T, 2):
+        low, high = (dw.simulate(halves, start, INPUTS.at[s, i].add(d), key=KEY)[-1] for d in (-h, h))
+        responses.append((high - low) / (2 * h))
+    responses = np.array(responses)
+    np.testing.assert_allclose(found.gramians[-1], responses.T @ responses, rtol=1e-7, atol=1e-9)
+    assert np.max(np.abs(states - dw.simulate(halves, start, INPUTS))) > 1e-2
+
+
 def test_kernel_serves_every_manifold(kernel):
     tangents = np.random.default_rng(0).normal(size=(T, 2, 3))
     seen = np.einsum("asi,sim->am", _response(), tangents)

@@ -201,6 +201,13 @@ def test_float32(with_time):
     small = metric(net, Pulse(), points, dt=0.05, solver=diffrax.Heun(), **(TIMED | dict(state0=state0)))
     assert small.G.dtype == small.log_scale.dtype == jnp.float32
     np.testing.assert_allclose(small.G, with_time["forward"][0].G, rtol=1e-4, atol=1e-6)
+    # The initial state says what the precision is.
+    options = TIMED | dict(state0=state0)
+    mixed = metric(net, Pulse(), POINTS, dt=0.05, solver=diffrax.Heun(), **options)
+    np.testing.assert_array_equal(mixed.G, small.G)
+    wide = metric(net, Pulse(), points, dt=0.05, solver=diffrax.Heun(), **TIMED)
+    np.testing.assert_allclose(wide.G, with_time["forward"][0].G, rtol=1e-5, atol=1e-7)
+    assert wide.G.dtype == jnp.float64
 
 
 def test_linear_field_by_the_matrix_exponential():
@@ -275,6 +282,21 @@ class Short(Grows):
         (dict(readout="rates"), dw.errors.ArgumentError, "'rate'"),
         (dict(readout=jnp.ones((2, 3))), dw.errors.ShapeError, "readout"),
         (dict(remat=0), dw.errors.ArgumentError, "remat"),
+        (dict(state0="rest"), dw.errors.ArgumentError, "`state0` must hold real numbers"),
+        (dict(thetas=[1.0, "a"]), dw.errors.ArgumentError, "`thetas` must hold real numbers"),
+        (dict(noise="some", key=KEY), dw.errors.ArgumentError, "`noise` must hold real numbers"),
+        (dict(weight=1j * np.ones(N)), dw.errors.ArgumentError, "`weight` must hold real numbers"),
+        (dict(readout=1j * np.ones((2, N))), dw.errors.ArgumentError, "`readout` must hold real numbers"),
+        (dict(model=NET, manifold=Pulse(), steps=2, dt="0.1"), dw.errors.ArgumentError, "`dt` must be positive"),
+        (dict(model=NET, manifold=Pulse(), steps=2, dt=[0.1]), dw.errors.ShapeError, "`dt`"),
+        (dict(model=NET, manifold=Pulse(), ts=["a", "b"]), dw.errors.ArgumentError, "`ts` must hold real numbers"),
+        (
+            dict(model=NET, manifold=Pulse(), ts=[0.0, 1.0], breakpoints=[0.5j]),
+            dw.errors.ArgumentError,
+            "`breakpoints` must hold real numbers",
+        ),
+        (dict(model=NET, manifold=Pulse(), ts=[0.0, 1.0], solver="Heun"), dw.errors.ArgumentError, "AbstractSolver"),
+        (dict(model=NET, manifold=Pulse(), ts=[0.0, 1.0], adjoint=3), dw.errors.ArgumentError, "AbstractAdjoint"),
     ],
 )
 def test_bad_arguments(changes, error, message):

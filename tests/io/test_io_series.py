@@ -107,6 +107,11 @@ class TestFormats:
         with pytest.raises(dw.errors.SeriesError, match="1 value"):
             dw.io.read_series(path)
 
+    def test_a_row_of_tabs_is_one_of_missing_values(self, tmp_path):
+        path = write_text(tmp_path / "two.tsv", "x\ty\n1\t2\n\t\n\n3\t5\n")
+        series = dw.io.read_series(path, missing="keep", standardise=False)
+        np.testing.assert_array_equal(series.values, [[1, 2], [np.nan, np.nan], [3, 5]])
+
     def test_comments_blank_lines_quotes_and_byte_order_marks(self, tmp_path):
         text = '\ufeff# made by hand\n\n"a b", "c"\n1, 2\n% a remark\n\n3, 5\n'
         series = dw.io.read_series(write_text(tmp_path / "a.csv", text), standardise=False)

@@ -210,3 +210,18 @@ def test_animations_draw_each_time(ax, grid, tmp_path, kind, rescale):
         dw.plot.animation(together, thetas, kind="other", ax=ax)
     with pytest.raises(ShapeError, match="`G`"):
         dw.plot.animation(G, thetas, ax=ax)
+
+
+def test_messages_of_epochs_and_powers(ax, grid):
+    thetas, G = grid
+    times, curves = np.arange(3.0), {"a": np.ones(3)}
+    with pytest.raises(ArgumentError, match="`epochs` must map names"):
+        dw.plot.timeline(times, curves, epochs=[1], ax=ax)
+    with pytest.raises(ShapeError, match=r"`epochs\['a'\]` must have shape \(2,\); got \(\)"):
+        dw.plot.stretches(np.ones((3, 2)), epochs={"a": 3}, ax=ax)
+    with pytest.raises(ArgumentError, match=r"`epochs\['a'\]` must hold real numbers"):
+        dw.plot.timeline(times, curves, epochs={"a": ("x", "y")}, ax=ax)
+    with pytest.raises(ArgumentError, match="`power` must hold real numbers"):
+        dw.plot.tissot(G, thetas, power="a", ax=ax)
+    with pytest.raises(ArgumentError, match="`power` must hold real numbers"):
+        dw.plot.animation(G[:, :, None], thetas, power="a", ax=ax)

@@ -109,5 +109,9 @@ def test_messages():
         Tilted().sample(jax.random.key(0), 2.5)
     with pytest.raises(ArgumentError, match="one entry for each of the 2 coordinates; got 1 and 2"):
         Tilted(periods=(None,)).wrap(jnp.zeros(2))
+    with pytest.raises(ArgumentError, match="`periods` must be positive and finite"):
+        Tilted(periods=(None, -1.0)).grid(2)
+    with pytest.raises(ArgumentError, match="`theta` must hold real numbers"):
+        Tilted().wrap("far")
     with pytest.raises(TypeError, match="abstract"):
         dw.tasks.InputManifold()
