@@ -1,6 +1,7 @@
 """Writes README's table of ratios from the committed results, so that each number there is one of a result file.
 
-Run it after a benchmark run: `python benchmarks/readme_table.py`. A row whose result is not there is left out.
+Run it after a benchmark run: `python benchmarks/readme_table.py`. A row is left out where its result is not there or
+wrong, or where the peer came to another one.
 """
 
 from __future__ import annotations
@@ -40,8 +41,10 @@ def table(documents: list[dict[str, Any]]) -> str:
             for record in document["results"]
             if record["case"] == case
             and record["status"] == "ok"
+            and record["digest"]["passed"]
             and part.items() <= record["size"].items()
             and "ratio" in record["peers"].get(peer, {})
+            and record["peers"][peer].get("agrees", True)
         ]
         if found:
             document, measured = found[0]

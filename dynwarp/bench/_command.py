@@ -8,6 +8,7 @@ import pathlib
 import sys
 from collections.abc import Sequence
 
+from dynwarp.bench._interrupt import remember_interrupts
 from dynwarp.errors import ArgumentError, DeviceError, DynwarpError
 
 _DEFAULT_OUT = pathlib.Path("runs") / "bench"
@@ -56,11 +57,12 @@ def run(arguments: argparse.Namespace) -> int:
     0 fine, 1 a failure, 2 a wrong argument, 130 interrupted, 141 where nobody reads on.
     """
     try:
-        if arguments.compare:
-            return _compare(*arguments.compare)
-        if arguments.list:
-            return _list(arguments.case)
-        return _bench(arguments)
+        with remember_interrupts() as raise_if_pressed:
+            try:
+                return _run(arguments)
+            except Exception:
+                raise_if_pressed()
+                raise
     except DynwarpError as error:
         _say(f"dynwarp bench: {str(error).removeprefix('bench: ')}", sys.stderr)
         return 2
@@ -69,12 +71,20 @@ def run(arguments: argparse.Namespace) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
     except OSError as error:
-        where = error.filename or arguments.out or _DEFAULT_OUT
+        where = error.filename or "the output"
         _say(f"dynwarp bench: cannot write {where}: {error.strerror or error}", sys.stderr)
         return 1
     except KeyboardInterrupt:
         _say("dynwarp bench: interrupted", sys.stderr)
         return 130
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    if arguments.compare:
+        return _compare(*arguments.compare)
+    if arguments.list:
+        return _list(arguments.case)
+    return _bench(arguments)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -142,8 +152,7 @@ def _bench(arguments: argparse.Namespace) -> int:
         echo=_say,
     )
     if out is not None and not arguments.check:
-        for path in write_report(out):
-            _say(f"wrote {path}")
+        write_report(out, echo=_say)
     if document["status"] == "interrupted":
         return 130
     problems = gate(document)

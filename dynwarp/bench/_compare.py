@@ -12,7 +12,7 @@ from dynwarp.bench._schema import validate
 from dynwarp.errors import ArgumentError
 
 # What must be equal for seconds to mean the same.
-_MACHINE = ("platform", "device_kind", "machine", "processor", "cores", "x64")
+_MACHINE = ("platform", "device_kind", "machine", "processor", "cores", "system", "x64")
 # What may differ, and is then told beside the ratios.
 _NOTED = ("python", "versions", "matmul_precision", "xla_flags", "blas", "on_error", "cache")
 
@@ -51,6 +51,8 @@ class Comparison:
             lines.append(f"{change.verdict:>6}  {spread}  {change.case} {size}")
         lines += [f"only in the first: {name}" for name in self.only_first]
         lines += [f"only in the second: {name}" for name in self.only_second]
+        if not self.changes:
+            lines.append("No size of a case ran in both.")
         return "\n".join(lines)
 
 
@@ -87,6 +89,9 @@ def compare(first: dict[str, Any], second: dict[str, Any]) -> Comparison:
         changes.append(Change(before[key]["case"], before[key]["size"], ratio, low, high, verdict))
     changes.sort(key=lambda change: (change.case, json.dumps(change.size)))
     notes = [f"{key}: {here[key]!r} and {there[key]!r}" for key in _NOTED if here[key] != there[key]]
+    for name, document in (("first", first), ("second", second)):
+        if document["status"] != "complete":
+            notes.append(f"the {name} run is {document['status']}")
     return Comparison(changes, sorted(before.keys() - after.keys()), sorted(after.keys() - before.keys()), notes)
 
 

@@ -27,6 +27,9 @@ from dynwarp.bench._timing import (
     summary,
 )
 
+# Seconds that one call beside an accelerator may take on the processor.
+_LONGEST_ON_CPU = 5.0
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Settings:
@@ -126,11 +129,12 @@ def measure(
     ceilings: dict[str, Any],
     pool: PeerPool,
     settings: Settings,
-    beside_cpu: bool = True,
+    before: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
     """The record of one case at one size; see [`validate`][dynwarp.bench.validate] for what it holds.
 
-    On an accelerator the same program also runs on the processor, as the peer `cpu`, unless `beside_cpu` is False.
+    On an accelerator the same program also runs on the processor, as the peer `cpu`; not where `before`, the record of
+    a size that did, tells that this one would take too long.
     """
     start = time.perf_counter()
     with jax.default_device(device):
@@ -153,8 +157,8 @@ def measure(
                 "precision": "highest",
                 "relative_error_default": digest["relative_error"],
             }
-        if device.platform != "cpu" and kernel.compiled and beside_cpu:
-            others["cpu"], timer = _on_cpu(kernel, reference)
+        if device.platform != "cpu" and kernel.compiled:
+            others["cpu"], timer = _on_cpu(kernel, reference, before)
             if timer is not None:
                 timers["cpu"] = timer
         digest["tolerance"] = kernel.tolerance
@@ -260,9 +264,19 @@ def _variant(kernel: Kernel, function, arguments, reference) -> tuple[dict[str, 
     return record, _timer(program, first)
 
 
-def _on_cpu(kernel: Kernel, reference) -> tuple[dict[str, Any], Timer | None]:
+def _on_cpu(kernel: Kernel, reference, before: dict[str, Any] | None) -> tuple[dict[str, Any], Timer | None]:
+    if before is not None:
+        work = before["throughput"]["per_second"] * before["phases"]["steady"]["median"]
+        growth = max(kernel.work / work, kernel.flops / before["flops"] if before["flops"] else 0.0)
+        expected = growth * before["peers"]["cpu"]["steady"]["median"]
+        if expected > _LONGEST_ON_CPU:
+            reason = f"by the size before it would take about {expected:.0f} s"
+            return {"kind": "device", "status": "skipped", "reason": reason}, None
+    try:
+        host = jax.devices("cpu")[0]
+    except RuntimeError as error:  # JAX_PLATFORMS may leave it out
+        return {"kind": "device", "status": "skipped", "reason": one_line(error)}, None
     arrays, rest = eqx.partition(kernel.arguments, eqx.is_array)
-    host = jax.devices("cpu")[0]
     with jax.default_device(host):
         record, timer = _variant(kernel, kernel.function, eqx.combine(jax.device_put(arrays, host), rest), reference)
     return {**record, "kind": "device"}, timer
@@ -277,7 +291,7 @@ def _peer(case: Case, kernel: Kernel, name: str, size: Size, reference, pool: Pe
     try:
         peer = pool.open(name, case.name, size, kernel.peer_inputs)
     except PeerSkipped as reason:
-        return {**record, "status": "skipped", "reason": str(reason)}, None, nothing
+        return {**record, "status": "skipped", "reason": " ".join(str(reason).split())}, None, nothing
     except Exception as error:
         return {**record, "status": "failed", "reason": one_line(error)}, None, nothing
     try:

@@ -8,6 +8,7 @@ this file may import NumPy and the standard library only.
 
 import importlib.util
 import json
+import os
 import pathlib
 import sys
 import time
@@ -80,5 +81,7 @@ def serve(requests, replies):
 
 
 if __name__ == "__main__":
-    replies, sys.stdout = sys.stdout, sys.stderr  # what a peer prints must not look like a reply
-    serve(sys.stdin, replies)
+    # What a peer prints must not look like a reply, be it from Python, from C, or from a process that it starts.
+    with open(os.dup(1), "w") as replies:
+        os.dup2(2, 1)
+        serve(sys.stdin, replies)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import os
 import pathlib
 import selectors
+import signal
 import subprocess
 import tempfile
 import time
@@ -17,8 +19,7 @@ import numpy as np
 
 import dynwarp
 from dynwarp.bench import _peer_host
-
-_REPLY_SECONDS = 600.0
+from dynwarp.errors import ArgumentError
 
 
 class PeerSkipped(Exception):  # noqa: N818 - not an error: the run goes on without this peer
@@ -49,6 +50,9 @@ class PeerPool:
     - `directory`: holds one file `peer_NAME.py` a peer; None means there are none.
     - `pythons`: the Python interpreter, by peer name, of those that run in an environment of their own.
     - `longest_warm_up`: peers whose file declares a longer `WARM_UP`, in seconds, are skipped.
+    - `patience`: seconds after which a process that gives no answer is ended.
+
+    **Raises:** `ArgumentError` where there is no such folder, or no such peer in it to run by an interpreter.
     """
 
     def __init__(
@@ -57,8 +61,17 @@ class PeerPool:
         directory: pathlib.Path | None,
         pythons: Mapping[str, str] | None = None,
         longest_warm_up: float = 10.0,
+        patience: float = 600.0,
     ):
         self.directory, self.pythons, self.longest_warm_up = directory, dict(pythons or {}), longest_warm_up
+        self.patience = patience
+        if directory is not None and not directory.is_dir():
+            raise ArgumentError(f"bench: the folder of the peers, {directory}, does not exist.")
+        for name in self.pythons if directory is not None else ():
+            if not self._file(name).is_file():
+                raise ArgumentError(
+                    f"bench: there is no peer {name!r}, that is no {self._file(name).name} in {directory}."
+                )
         self._processes: dict[str, _Process] = {}
 
     def __enter__(self) -> PeerPool:
@@ -76,9 +89,9 @@ class PeerPool:
         """The peer `name` set on a problem; raises `PeerSkipped` with the reason where it cannot take part."""
         if self.directory is None:
             raise PeerSkipped("the peers are part of the source checkout; name their folder with --peers")
-        path = self.directory / f"peer_{name}.py"
+        path = self._file(name)
         if not path.is_file():
-            raise PeerSkipped(f"there is no {path.name} in {self.directory}")
+            raise PeerSkipped(f"there is no {path.name} among the peers")
         warm_up = _declared_warm_up(path)
         if warm_up > self.longest_warm_up:
             raise PeerSkipped(f"its warm-up takes about {warm_up:g} s; it runs with --suite full")
@@ -86,9 +99,14 @@ class PeerPool:
         if name not in self.pythons:
             return _open_here(name, path, problem, size, inputs)
         process = self._processes.get(name)
+        if process is not None and process.silent:
+            raise PeerSkipped("it gave no answer earlier in this run")
         if process is None or not process.alive:
-            process = self._processes[name] = _Process(self.pythons[name])
+            process = self._processes[name] = _Process(self.pythons[name], self.patience)
         return _open_apart(process, path, problem, size, inputs)
+
+    def _file(self, name: str) -> pathlib.Path:
+        return pathlib.Path(self.directory or "") / f"peer_{name}.py"
 
 
 def _declared_warm_up(path: pathlib.Path) -> float:
@@ -123,7 +141,8 @@ def _open_here(name, path, problem, size, inputs) -> Peer:
 class _Process:
     """A Python that answers one request a line."""
 
-    def __init__(self, python: str):
+    def __init__(self, python: str, patience: float):
+        self._patience = patience
         try:
             self._child = subprocess.Popen(
                 [python, _peer_host.__file__],
@@ -136,26 +155,36 @@ class _Process:
         except OSError as error:
             raise PeerSkipped(f"cannot start {python}: {error.strerror}") from None
         self._stdin, self._stdout = cast("IO[str]", self._child.stdin), cast("IO[str]", self._child.stdout)
-        self.alive = True
+        self.alive, self.silent = True, False
 
     def ask(self, **request: Any) -> dict[str, Any]:
         """Its answer; raises `PeerSkipped` or `RuntimeError` with the reason it gives, or because it gives none."""
+        line = self._exchange(json.dumps(request) + "\n")
         try:
-            self._stdin.write(json.dumps(request) + "\n")
-            with selectors.DefaultSelector() as selector:
-                selector.register(self._stdout, selectors.EVENT_READ)
-                line = self._stdout.readline() if selector.select(_REPLY_SECONDS) else ""
-        except BrokenPipeError:
-            line = ""
-        if not line:
-            self.end()  # what it may still say would be taken for the answer to the next request
-            raise RuntimeError(f"the process of this peer ended or gave no answer in {_REPLY_SECONDS:g} s")
-        reply = json.loads(line)
+            reply = json.loads(line)
+        except ValueError:
+            reply = None
+        if not isinstance(reply, dict):
+            self.end()
+            wrong = f"answered {line.strip()[:80]!r}" if line else "ended"
+            raise RuntimeError(f"the process of this peer {wrong}")
         if "skipped" in reply:
             raise PeerSkipped(reply["skipped"])
         if "error" in reply:
             raise RuntimeError(reply["error"])
         return reply
+
+    def _exchange(self, request: str) -> str:
+        # Its answer, or nothing where it has ended.
+        with contextlib.suppress(BrokenPipeError):
+            self._stdin.write(request)
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._stdout, selectors.EVENT_READ)
+            self.silent = not selector.select(self._patience)
+        if self.silent:
+            self.end()  # what it may still say would be taken for the answer to the next request
+            raise RuntimeError(f"the process of this peer gave no answer in {self._patience:g} s")
+        return self._stdout.readline()
 
     def end(self) -> None:
         """Lets it go, by force where it does not."""
@@ -166,10 +195,12 @@ class _Process:
             with contextlib.suppress(BrokenPipeError):
                 stream.close()
         try:
-            self._child.wait(timeout=2)
-        except subprocess.TimeoutExpired:
-            self._child.kill()
-            self._child.wait()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._child.wait(timeout=2)
+        finally:  # a second Ctrl-C leaves no process behind either
+            if self._child.poll() is None:
+                os.killpg(self._child.pid, signal.SIGKILL)  # with what a script around its Python has started
+                self._child.wait()
 
 
 def _open_apart(process: _Process, path, problem, size, inputs) -> Peer:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import html
+import importlib.util
 import io
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -34,10 +35,13 @@ def to_markdown(documents: Sequence[dict[str, Any]]) -> str:
 def to_html(documents: Sequence[dict[str, Any]]) -> str:
     """The same report as one self-contained HTML page, with figures of throughput where matplotlib is installed."""
     body = ["<h1>Benchmarks</h1>", f"<p>{html.escape(_ABOUT)}</p>"]
-    body += [
-        f'<figure><img alt="{html.escape(name)}" src="data:image/png;base64,{image}"></figure>'
-        for name, image in _figures(documents)
-    ]
+    if importlib.util.find_spec("matplotlib") is None:
+        body.append("<p>Without matplotlib there are no figures; <code>pip install matplotlib</code> brings them.</p>")
+    else:
+        body += [
+            f'<figure><img alt="{html.escape(name)}" src="data:image/png;base64,{image}"></figure>'
+            for name, image in _figures(documents)
+        ]
     for document in documents:
         body.append(f"<h2>{html.escape(_title(document))}</h2><ul>")
         body += [f"<li>{html.escape(fact.removeprefix('- '))}</li>" for fact in _facts(document)]
@@ -59,14 +63,14 @@ def to_html(documents: Sequence[dict[str, Any]]) -> str:
 
 
 def crossover(documents: Sequence[dict[str, Any]]) -> list[tuple[str, ...]]:
-    """(case, size, batch, ratio): the smallest batch from which on the accelerator is faster than the processor.
+    """(case, size, batch, cores, ratio): the smallest batch from which on the accelerator beats the processor's cores.
 
     The processor's time is that of the peer `cpu` of the same run, else that of another document.
     """
     accelerator: dict[tuple[str, str], dict[int, float]] = {}
-    processor: dict[tuple[str, str], dict[int, float]] = {}
+    processor: dict[tuple[str, str], dict[int, tuple[float, int]]] = {}
     for document in documents:
-        on_cpu = document["environment"]["platform"] == "cpu"
+        on_cpu, cores = document["environment"]["platform"] == "cpu", document["environment"]["cores"]
         for record in document["results"]:
             axis = next((axis for axis in _BATCHES if axis in record["size"]), None)
             if record["status"] != "ok" or axis is None:
@@ -75,18 +79,22 @@ def crossover(documents: Sequence[dict[str, Any]]) -> list[tuple[str, ...]]:
             rest = {key: value for key, value in record["size"].items() if key not in (axis, "block")}
             key, batch = (record["case"], _size(rest)), record["size"][axis]
             seconds = record["phases"]["steady"]["median"]
-            (processor if on_cpu else accelerator).setdefault(key, {}).setdefault(batch, seconds)
+            if on_cpu:
+                processor.setdefault(key, {}).setdefault(batch, (seconds, cores))
+                continue
+            accelerator.setdefault(key, {}).setdefault(batch, seconds)
             beside = record["peers"].get("cpu", {})
-            if not on_cpu and beside.get("status") == "ok":
-                processor.setdefault(key, {})[batch] = beside["steady"]["median"]
+            if beside.get("status") == "ok":
+                processor.setdefault(key, {})[batch] = (beside["steady"]["median"], cores)
     rows = []
     for key, seconds in accelerator.items():
         known = sorted(seconds.keys() & processor.get(key, {}).keys())
-        ratios = {batch: processor[key][batch] / seconds[batch] for batch in known}
-        if not ratios:
+        if not known:
             continue
+        ratios = {batch: processor[key][batch][0] / seconds[batch] for batch in known}
         wins = [batch for batch in known if all(ratios[later] > 1 for later in known if later >= batch)]
-        rows.append((*key, str(wins[0]) if wins else f"not up to {known[-1]}", f"x{ratios[known[-1]]:.3g}"))
+        reached, cores = str(wins[0]) if wins else f"not up to {known[-1]}", processor[key][known[-1]][1]
+        rows.append((*key, reached, str(cores), f"x{ratios[known[-1]]:.3g}"))
     return rows
 
 
@@ -95,7 +103,7 @@ _BATCHES = ("batch", "lanes", "points", "seeds", "maps", "pairs")
 
 _HEADER = ("case", "size", "seconds", "IQR", "throughput", "compile", "first", "peak MB", "roofline", "error")
 _PEER_HEADER = ("case", "size", "beside", "ratio", "quartiles", "temporary MB", "error")
-_CROSSING_HEADER = ("case", "size", "from batch", "ratio at the largest batch")
+_CROSSING_HEADER = ("case", "size", "from batch", "processor cores", "ratio at the largest batch")
 
 
 def _title(document: dict[str, Any]) -> str:
@@ -108,6 +116,9 @@ def _facts(document: dict[str, Any]) -> list[str]:
     environment, ceilings, revision = document["environment"], document["ceilings"], document["revision"]
     versions = ", ".join(f"{name} {version}" for name, version in environment["versions"].items())
     gemm = ", ".join(f"{name} {1e-9 * speed:.3g}" for name, speed in ceilings["gemm"].items())
+    if ceilings["gemm_highest"] != ceilings["gemm"]:
+        highest = ", ".join(f"{name} {1e-9 * speed:.3g}" for name, speed in ceilings["gemm_highest"].items())
+        gemm += f" (at the highest precision {highest})"
     commit = "unknown" if revision is None else revision["commit"][:12] + (" modified" if revision["modified"] else "")
     return [
         f"- {document['started']}, {document['status']}, {document['seconds']:.0f} s, revision {commit}",
@@ -221,11 +232,9 @@ def _curves(documents: Sequence[dict[str, Any]]) -> dict[tuple[str, str], dict[s
 
 
 def _figures(documents: Sequence[dict[str, Any]]) -> Iterator[tuple[str, str]]:
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-    except ImportError:
-        return
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
     crossings = crossover(documents)
     for (case, axis), lines in _curves(documents).items():
         figure = Figure(figsize=(7, 4), layout="constrained")
@@ -233,7 +242,7 @@ def _figures(documents: Sequence[dict[str, Any]]) -> Iterator[tuple[str, str]]:
         ax = figure.add_subplot()
         for label, points in lines.items():
             ax.loglog(*zip(*points), marker="o", label=label, linestyle="-" if label.startswith("dynwarp") else "--")
-        for crossed, _, batch, _ in crossings:
+        for crossed, _, batch, *_ in crossings:
             if (crossed, axis in _BATCHES, batch.isdigit()) == (case, True, True):
                 ax.axvline(int(batch), color="0.5", linestyle=":", label=f"the accelerator wins from {batch} on")
         ax.set(xlabel=axis, ylabel="throughput (units/s)", title=case)

@@ -20,6 +20,7 @@ from dynwarp.bench._case import Size, select
 from dynwarp.bench._ceilings import measure_ceilings
 from dynwarp.bench._compare import read_document
 from dynwarp.bench._environment import describe, revision
+from dynwarp.bench._interrupt import remember_interrupts
 from dynwarp.bench._measure import Settings, measure, one_line
 from dynwarp.bench._peers import PeerPool, default_directory
 from dynwarp.bench._report import to_html, to_markdown
@@ -62,10 +63,12 @@ def run_bench(
     - `echo`: is given one line of progress at a time.
 
     A case that fails is recorded with its reason and the rest goes on; so does a missing peer. Ctrl-C ends the run with
-    `status` "interrupted" and what was done.
+    `status` "interrupted" and what was done. A complete result that was in the folder is kept as
+    `previous-SUITE-PLATFORM.json`, for [`compare`][dynwarp.bench.compare].
 
     **Raises:** `DeviceError` where there is no such device, `PrecisionError` without 64-bit numbers, `ArgumentError`
-    for an unknown suite or case, `OSError` where the folder cannot be written.
+    for an unknown suite, case or peer and for a budget that is no number of seconds, `OSError` where the folder cannot
+    be written.
     """
     if jnp.zeros(()).dtype != jnp.float64:
         raise PrecisionError('bench compares with float64: first set jax.config.update("jax_enable_x64", True).')
@@ -74,10 +77,14 @@ def run_bench(
     if not chosen:
         raise ArgumentError(f"bench: none of {', '.join(names)} has a size in the suite {suite!r}.")
     target = _device("gpu" if device is None and suite == "gpu" else device)
+    limit = _BUDGETS[suite] if budget is None else budget
+    if not limit >= 0:
+        raise ArgumentError(f"bench: `budget` must be a number of seconds, 0 or more; got {limit:g}.")
     pool = PeerPool(
         directory=pathlib.Path(peers) if peers is not None else default_directory(),
         pythons=peer_pythons or {},
         longest_warm_up=math.inf if suite == "full" else 10.0,
+        patience=600.0 if suite == "full" else 60.0,
     )
     start = time.perf_counter()
     document: dict[str, Any] = {
@@ -93,41 +100,45 @@ def run_bench(
     }
     path = None if out is None else pathlib.Path(out) / f"{suite}-{target.platform}.json"
     if path is not None:
+        _keep(path, say)
         write(path, document)  # a full disk or a forbidden folder is found out before the work, not after it
-    limit = _BUDGETS[suite] if budget is None else budget
-    slow_on_cpu: set[str] = set()
+    beside_cpu: dict[str, dict[str, Any]] = {}
     try:
-        for index, (case, size) in enumerate(chosen):
-            heading = {"case": case.name, "group": case.group, "size": dict(size)}
-            if time.perf_counter() - start > limit:
-                record = {**heading, "status": "skipped", "reason": f"the budget of {limit:g} s was used up"}
-            else:
-                try:
-                    record = measure(
-                        case,
-                        size,
-                        device=target,
-                        ceilings=document["ceilings"],
-                        pool=pool,
-                        settings=_share(_SETTINGS[suite], limit - (time.perf_counter() - start), len(chosen) - index),
-                        beside_cpu=case.name not in slow_on_cpu,
-                    )
-                except Exception as error:
-                    record = {**heading, "status": "failed", "reason": one_line(error)}
-            if record.get("peers", {}).get("cpu", {}).get("first", 0.0) > 2.0:
-                slow_on_cpu.add(case.name)  # sizes ascend: the next would take longer still
-            document["results"].append(record)
-            document["seconds"] = time.perf_counter() - start
-            if path is not None:
-                write(path, document)
-            for line in _progress(record, index + 1, len(chosen)):
-                say(line)
+        with pool, remember_interrupts() as raise_if_pressed:
+            for index, (case, size) in enumerate(chosen):
+                raise_if_pressed()
+                heading = {"case": case.name, "group": case.group, "size": dict(size)}
+                if time.perf_counter() - start > limit:
+                    record = {**heading, "status": "skipped", "reason": f"the budget of {limit:g} s was used up"}
+                else:
+                    try:
+                        record = measure(
+                            case,
+                            size,
+                            device=target,
+                            ceilings=document["ceilings"],
+                            pool=pool,
+                            settings=_share(
+                                _SETTINGS[suite], limit - (time.perf_counter() - start), len(chosen) - index
+                            ),
+                            before=beside_cpu.get(case.name),
+                        )
+                    except Exception as error:
+                        record = {**heading, "status": "failed", "reason": one_line(error)}
+                raise_if_pressed()
+                if record.get("peers", {}).get("cpu", {}).get("status") == "ok":
+                    beside_cpu[case.name] = record
+                document["results"].append(record)
+                document["seconds"] = time.perf_counter() - start
+                if path is not None:
+                    write(path, document)
+                for line in _progress(record, index + 1, len(chosen)):
+                    say(line)
         document["status"] = "complete"
     except KeyboardInterrupt:
         document["status"] = "interrupted"
-        say(f"Interrupted: {len(document['results'])} of {len(chosen)} results are kept.")
-    finally:
-        pool.close()
+        kept = "are kept" if path is not None else "were done"
+        say(f"Interrupted: {len(document['results'])} of {len(chosen)} results {kept}.")
     document["seconds"] = time.perf_counter() - start
     if path is not None:
         write(path, document)
@@ -140,6 +151,8 @@ def gate(document: dict[str, Any]) -> list[str]:
     Seconds are never a reason.
     """
     problems = _schema.validate(document)
+    if problems:
+        return problems
     for record in document["results"]:
         where = f"{record['case']} ({describe_size(record['size'])})"
         if record["status"] != "ok":
@@ -168,21 +181,44 @@ def gate(document: dict[str, Any]) -> list[str]:
 def write(path: pathlib.Path, document: dict[str, Any]) -> None:
     """Writes a document whole or not at all; raises `OSError` where that cannot be done."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with atomic_write(path, "w") as file:
-        json.dump(document, file, indent=1, allow_nan=False)
-        file.write("\n")
+    _write_text(path, json.dumps(document, indent=1, allow_nan=False) + "\n")
 
 
-def write_report(directory: str | os.PathLike[str]) -> list[pathlib.Path]:
-    """Writes `report.md` and `report.html` over all results of a folder but those of checks; returns the two paths."""
-    folder = pathlib.Path(directory)
-    measured = [path for suite in ("quick", "full", "gpu") for path in sorted(folder.glob(f"{suite}-*.json"))]
-    documents = [read_document(path) for path in measured]
-    paths = [folder / "report.md", folder / "report.html"]
-    for path, text in zip(paths, (to_markdown(documents), to_html(documents))):
+def _write_text(path: pathlib.Path, text: str) -> None:
+    try:
         with atomic_write(path, "w") as file:
             file.write(text)
-    return paths
+    except OSError as error:
+        error.filename = str(path)  # which a full disk does not tell
+        raise
+
+
+def _keep(path: pathlib.Path, say: Callable[[str], None]) -> None:
+    # A run that is begun, and perhaps given up, must not cost the result of the last one.
+    try:
+        complete = read_document(path)["status"] == "complete"
+    except ArgumentError:
+        return
+    if complete:
+        kept = path.replace(path.with_name(f"previous-{path.name}"))
+        say(f"the result that was there is now {kept}")
+
+
+def write_report(directory: str | os.PathLike[str], *, echo: Callable[[str], None]) -> None:
+    """Writes `report.md` and `report.html` over all results of a folder but those of checks, and tells of each file.
+
+    A file that is no result, or one of another version, is told and left out.
+    """
+    folder, documents = pathlib.Path(directory), []
+    for suite in ("quick", "full", "gpu"):
+        for path in sorted(folder.glob(f"{suite}-*.json")):
+            try:
+                documents.append(read_document(path))
+            except ArgumentError as error:
+                echo(f"left out of the report: {str(error).removeprefix('bench: ')}")
+    for name, text in (("report.md", to_markdown(documents)), ("report.html", to_html(documents))):
+        _write_text(folder / name, text)
+        echo(f"wrote {folder / name}")
 
 
 def describe_size(size: Size) -> str:

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import Any
 
 VERSION = "dynwarp-bench/1"
 
 _NUMBER = (int, float)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Positive:
+    """A number above 0, which a ratio may divide by."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,10 +32,10 @@ class _Map:
 
 _STEADY = {
     "repetitions": int,
-    "minimum": _NUMBER,
-    "median": _NUMBER,
-    "lower_quartile": _NUMBER,
-    "upper_quartile": _NUMBER,
+    "minimum": _Positive(),
+    "median": _Positive(),
+    "lower_quartile": _Positive(),
+    "upper_quartile": _Positive(),
     "iqr": _NUMBER,
     "processor": _NUMBER,
 }
@@ -57,7 +63,7 @@ _RAN = {
     "digest": {"relative_error": _Maybe(_NUMBER), "tolerance": _NUMBER, "precision": str, "passed": bool},
     "peers": _Map({"kind": {"peer", "variant", "device", "precision"}, "status": {"ok", "failed", "skipped"}}),
 }
-_TIMED_PEER = {"first": _NUMBER, "steady": _STEADY, "ratio": {"median": _NUMBER, "low": _NUMBER, "high": _NUMBER}}
+_TIMED_PEER = {"first": _NUMBER, "steady": _STEADY, "ratio": dict.fromkeys(("median", "low", "high"), _Positive())}
 _RECORD = {"case": str, "group": str, "size": dict, "status": {"ok", "failed", "skipped"}}
 _DOCUMENT = {
     "schema": {VERSION},
@@ -126,8 +132,12 @@ def _compare(value: Any, shape: Any, path: str, problems: list[str]) -> None:
     if isinstance(shape, _Maybe):
         if value is not None:
             _compare(value, shape.shape, path, problems)
+    elif isinstance(shape, _Positive):
+        _compare(value, _NUMBER, path, problems)
+        if isinstance(value, _NUMBER) and value <= 0:
+            problems.append(f"{path} is {value!r}, not above 0")
     elif isinstance(shape, set):
-        if value not in shape:
+        if not isinstance(value, str) or value not in shape:
             problems.append(f"{path} is {value!r}, not one of {', '.join(map(repr, sorted(shape)))}")
     elif isinstance(shape, list):
         if not isinstance(value, list):
@@ -147,6 +157,10 @@ def _compare(value: Any, shape: Any, path: str, problems: list[str]) -> None:
                     _compare(value[key], inner, f"{path}.{key}", problems)
                 else:
                     problems.append(f"{path}.{key} is missing")
-    elif not isinstance(value, shape) or (isinstance(value, bool) and shape is not bool):
+    elif (
+        not isinstance(value, shape)
+        or (isinstance(value, bool) and shape is not bool)
+        or (isinstance(value, float) and not math.isfinite(value))
+    ):
         expected = "number" if shape is _NUMBER else shape.__name__
         problems.append(f"{path} is {value!r}, not a {expected}")

@@ -6,13 +6,15 @@ import errno
 import importlib.util
 import json
 import pathlib
+import re
+import signal
 import subprocess
 import sys
 
 import jax
 import pytest
 
-from dynwarp.bench import CASES, _runner, compare, main, read_document, to_html, to_markdown, validate
+from dynwarp.bench import CASES, _command, _runner, compare, main, read_document, to_html, to_markdown, validate
 from dynwarp.bench._case import select
 from dynwarp.bench._ceilings import measure_ceilings
 from dynwarp.bench._report import crossover
@@ -112,6 +114,12 @@ def test_schema_accepts_a_whole_document():
         (lambda d: d["results"][0].update(peers=[]), "results[0].peers is no object"),
         (lambda d: d["results"][0].update(status="failed"), "results[0].reason is missing"),
         (lambda d: d.update(results={}), "document.results is no list"),
+        (lambda d: d.update(status=[]), "document.status is [], not one of 'complete', 'interrupted', 'running'"),
+        (
+            lambda d: d["results"][0]["phases"]["steady"].update(median=0),
+            "results[0].phases.steady.median is 0, not above 0",
+        ),
+        (lambda d: d["results"][0].update(flops=float("nan")), "results[0].flops is nan, not a number"),
     ],
 )
 def test_schema_names_what_is_wrong(change, problem):
@@ -144,6 +152,9 @@ def test_compare_refuses_unlike_machines_and_notes_versions():
     before, after = _document([_record(1.0)]), _document([_record(1.0)])
     after["environment"]["versions"] = {"jax": "0.11.0"}
     assert "0.11.0" in compare(before, after).notes[0]
+    after["status"] = "interrupted"
+    assert compare(before, after).notes[-1] == "the second run is interrupted"
+    assert compare(before, _document([])).to_text().endswith("No size of a case ran in both.")
     after["environment"]["cores"] = 16
     with pytest.raises(ArgumentError, match="unlike machines: cores 2 and 16"):
         compare(before, after)
@@ -152,25 +163,32 @@ def test_compare_refuses_unlike_machines_and_notes_versions():
 def test_crossover_from_two_documents_and_from_one():
     processor = _document([_record(1.0, batch=1), _record(8.0, batch=8), _record(64.0, batch=64)])
     device = _document([_record(4.0, batch=1), _record(4.0, batch=8), _record(5.0, batch=64)], platform="gpu")
-    assert crossover([processor, device]) == [("simulate", "dtype=float32", "8", "x12.8")]
+    device["environment"]["cores"] = 16  # of its own host, which is not what it is set against here
+    assert crossover([processor, device]) == [("simulate", "dtype=float32", "8", "2", "x12.8")]
     assert crossover([processor]) == []
     # The batch of a case may be its lanes, and how many are at work at a time is no part of the problem.
     for document, block in ((processor, 256), (device, 4096)):
         for record in document["results"]:
             record["size"] = {"lanes": record["size"]["batch"], "block": block}
-    assert crossover([processor, device]) == [("simulate", "", "8", "x12.8")]
+    assert crossover([processor, device]) == [("simulate", "", "8", "2", "x12.8")]
     beside = {**PEER, "kind": "device", "steady": _steady(1.0)}
     alone = _document([_record(4.0, batch=1, peers={"cpu": beside})], platform="gpu")
-    assert crossover([alone]) == [("simulate", "dtype=float32", "not up to 1", "x0.25")]
+    alone["environment"]["cores"] = 16
+    assert crossover([alone]) == [("simulate", "dtype=float32", "not up to 1", "16", "x0.25")]
 
 
-def test_reports_hold_what_was_measured():
+def test_reports_hold_what_was_measured(monkeypatch):
     failed = {"case": "bad", "group": "toy", "size": {}, "status": "failed", "reason": "ValueError: <b> | c"}
     document = _document([_record(1.0, peers={"numpy": PEER}), _record(2.0, batch=8, peers={"numpy": PEER}), failed])
     markdown = to_markdown([document])
     assert "| simulate | batch=1 dtype=float32 | 1 s | 100 ms | 100 steps/s |" in markdown
     assert "| simulate | batch=1 dtype=float32 | numpy | x3 | 2.9 to 3.1 |" in markdown
     assert "failed: ValueError: <b> \\| c" in markdown
+    document["ceilings"]["gemm_highest"] = {"float32": 5e8}
+    assert "matrix product float32 1 (at the highest precision float32 0.5) GFLOP/s" in to_markdown([document])
+    with monkeypatch.context() as patch:
+        patch.setattr("importlib.util.find_spec", lambda name: None)
+        assert "Without matplotlib there are no figures" in to_html([document])
     pytest.importorskip("matplotlib")
     page = to_html([document])
     assert page.startswith("<!doctype html>")
@@ -198,11 +216,29 @@ def test_ratios_of_the_readme_are_those_of_the_results():
     assert {row[1] for row in script.ROWS} <= {case.name for case, _ in select("quick")}
     known = {peer for case in CASES.values() for peer in case.peers} | {"diffrax_kvaerno5"}
     assert {row[3] for row in script.ROWS} <= known
-    _, inside, _ = script.between((root / "README.md").read_text())
-    assert inside == script.table(script.committed())
+    before, inside, after = script.between((root / "README.md").read_text())
+    documents = script.committed()
+    assert inside == script.table(documents)
+    assert inside.count("\n") > 2
+    # No ratio stands outside the table, and none inside it is more than what its seconds give.
+    assert not re.search(r"\d ?(?:x|\u00d7|times|-?fold)\b", before + after)
+    for document in documents:
+        assert validate(document) == []
+        assert (document["status"], document["revision"]["modified"]) == ("complete", False)
+        for record in document["results"]:
+            own = record["phases"]["steady"]["median"]
+            work = own * record["throughput"]["per_second"]
+            for peer in record["peers"].values():
+                if peer["status"] == "ok":
+                    share = work / peer.get("work", work)
+                    assert peer["ratio"]["median"] < 1.25 * share * peer["steady"]["median"] / own
+    stored = root / "benchmarks" / "results" / "report.md"
+    assert stored.read_text() == to_markdown(sorted(documents, key=lambda document: document["suite"] != "quick"))
     record = _record(1.0, peers={"lyapax": PEER}) | {"case": "lyapunov_lorenz63"}
     (row,) = script.table([_document([record])]).splitlines()[2:]
     assert row.startswith("| exponents of the Lorenz flow | lyapax | 3 | 2.9 to 3.1 |")
+    record["peers"]["lyapax"] = PEER | {"agrees": False}
+    assert script.table([_document([record])]) == ""
 
 
 def test_read_document_names_the_file(tmp_path):
@@ -237,25 +273,36 @@ def test_command_checks_and_writes(tmp_path, capsys):
 def test_command_measures_and_reports(tmp_path, monkeypatch, capsys):
     monkeypatch.setitem(_runner._SETTINGS, "quick", _runner._SETTINGS["check"])
     monkeypatch.setattr(_runner, "measure_ceilings", lambda device, small: measure_ceilings(device, small=True))
+    (tmp_path / "quick-cpu.json").write_text(json.dumps(_document([_record(1.0)])))
+    (tmp_path / "full-cpu.json").write_text("{")
     cache = jax.config.jax_enable_compilation_cache
     try:
         assert main(["--case", "stein", "--budget", "0", "--out", str(tmp_path)]) == 0
     finally:
         jax.config.update("jax_enable_compilation_cache", cache)
-    assert "the budget of 0 s was used up" in capsys.readouterr().out
-    assert {path.name for path in tmp_path.iterdir()} == {"quick-cpu.json", "report.md", "report.html"}
+    out = capsys.readouterr().out
+    assert "the budget of 0 s was used up" in out
+    # A complete result that was there is not lost, and what is no result stands in nobody's way.
+    assert f"the result that was there is now {tmp_path / 'previous-quick-cpu.json'}" in out
+    assert f"left out of the report: {tmp_path / 'full-cpu.json'} is not JSON" in out
+    names = {"previous-quick-cpu.json", "quick-cpu.json", "full-cpu.json", "report.md", "report.html"}
+    assert {path.name for path in tmp_path.iterdir()} == names
+    assert read_document(tmp_path / "previous-quick-cpu.json")["seconds"] == 3.0
     assert "skipped: the budget" in (tmp_path / "report.md").read_text()
 
 
 def test_command_mistakes_are_one_line(tmp_path, capsys):
     assert main(["--check", "--case", "nothing"]) == 2
     assert main(["--check", "--case", "stein", "--peer-python", "torch"]) == 2
+    assert main(["--check", "--case", "stein", "--peer-python", "sci=python"]) == 2
+    assert main(["--check", "--case", "stein", "--peers", str(tmp_path / "none")]) == 2
+    assert main(["--case", "stein", "--budget", "nan"]) == 2
     assert main(["--check", "--cores", "0"]) == 2
     blocked = tmp_path / "file"
     blocked.write_text("")
     assert main(["--check", "--case", "stein", "--out", str(blocked / "folder")]) == 1
     lines = capsys.readouterr().err.splitlines()
-    assert len(lines) == 4
+    assert len(lines) == 7
     assert all(line.startswith("dynwarp bench: ") for line in lines)
 
 
@@ -280,7 +327,7 @@ def test_a_reader_that_leaves_is_no_failure():
 
 def test_full_disk_is_one_line(tmp_path, monkeypatch, capsys):
     def full(path, mode):
-        raise OSError(errno.ENOSPC, "No space left on device", str(path))
+        raise OSError(errno.ENOSPC, "No space left on device")  # the system does not say where
 
     monkeypatch.setattr(_runner, "atomic_write", full)
     assert main(["--check", "--case", "stein", "--out", str(tmp_path)]) == 1
@@ -296,11 +343,30 @@ def test_interrupt_and_missing_peers_are_one_line_each(tmp_path, monkeypatch, ca
     captured = capsys.readouterr()
     assert captured.err == ""
     assert captured.out.splitlines()[1:] == [
-        f"    scipy skipped: there is no peer_scipy.py in {tmp_path}",
+        "    scipy skipped: there is no peer_scipy.py among the peers",
         "Interrupted: 1 of 2 results are kept.",
     ]
     kept = read_document(tmp_path / "check-cpu.json")
     assert (kept["status"], len(kept["results"])) == ("interrupted", 1)
+
+
+def test_a_swallowed_interrupt_is_not_lost(tmp_path, monkeypatch, capsys):
+    """Ctrl-C that meets a callback or an import comes out as no exception, or as another one."""
+
+    def press(*arguments, **options):
+        try:
+            signal.raise_signal(signal.SIGINT)
+        except KeyboardInterrupt:
+            raise ImportError("an extension could not be initialised") from None
+
+    handler = signal.getsignal(signal.SIGINT)
+    monkeypatch.setattr(_runner, "measure", press)
+    assert main(["--check", "--case", "stein", "--out", str(tmp_path)]) == 130
+    assert capsys.readouterr().out == "Interrupted: 0 of 1 results are kept.\n"
+    monkeypatch.setattr(_command, "_list", press)
+    assert main(["--list"]) == 130
+    assert capsys.readouterr().err == "dynwarp bench: interrupted\n"
+    assert signal.getsignal(signal.SIGINT) is handler
 
 
 def _interrupted(measure):

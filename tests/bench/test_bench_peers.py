@@ -1,12 +1,14 @@
 """Peers in this process and in an environment of their own."""
 
+import os
 import sys
+import time
 
 import numpy as np
 import pytest
 
-from dynwarp.bench import _peers
 from dynwarp.bench._peers import PeerPool, PeerSkipped
+from dynwarp.errors import ArgumentError
 
 PEER = """
 import numpy as np
@@ -23,6 +25,17 @@ def broken(size, inputs):
     def call():
         raise ValueError("no result")
     return call
+
+def chatty(size, inputs):
+    import os
+    def call():
+        os.system("echo from another process")
+        return np.ones(1)
+    return call
+
+def sleeps(size, inputs):
+    import time
+    return lambda: time.sleep(60)
 
 def dies(size, inputs):
     import os
@@ -110,7 +123,49 @@ def test_one_process_serves_all_cases_and_a_dead_one_is_replaced(folder):
     assert not last.alive
 
 
-def test_silent_peer_is_given_up(folder, monkeypatch):
-    monkeypatch.setattr(_peers, "_REPLY_SECONDS", 0.0)
-    with pytest.raises(RuntimeError, match="gave no answer in 0 s"):
-        PeerPool(directory=folder, pythons={"good": sys.executable}).open("good", "double", {}, {})
+def test_silent_peer_is_given_up(folder):
+    with PeerPool(directory=folder, pythons={"good": sys.executable}, patience=0.0) as pool:
+        with pytest.raises(RuntimeError, match="gave no answer in 0 s"):
+            pool.open("good", "double", {}, {})
+        with pytest.raises(PeerSkipped, match="gave no answer earlier"):
+            pool.open("good", "double", {}, {})
+
+
+def test_what_a_peer_writes_to_the_terminal_is_no_answer(folder):
+    with PeerPool(directory=folder, pythons={"good": sys.executable}) as pool:
+        peer = pool.open("good", "chatty", {}, {})
+        assert peer.first()[0] == [1.0]
+
+
+def test_a_program_that_is_no_peer(folder):
+    pool = PeerPool(directory=folder, pythons={"good": "echo"})
+    with pytest.raises(RuntimeError, match=r"answered '.*_peer_host\.py'"):
+        pool.open("good", "double", {}, {})
+
+
+def test_no_process_is_left_behind(folder):
+    """Not even the Python that a script has started, which does not look up from its work."""
+    script = folder / "python.sh"
+    script.write_text(f'#!/bin/sh\n"{sys.executable}" "$@"\n')
+    script.chmod(0o755)
+    pool = PeerPool(directory=folder, pythons={"good": str(script)}, patience=60.0)
+    peer = pool.open("good", "sleeps", {}, {})
+    process = pool._processes["good"]
+    process._patience = 0.0
+    with pytest.raises(RuntimeError, match="gave no answer"):
+        peer.first()
+    for _ in range(200):  # until the system has cleared it away
+        try:
+            os.killpg(process._child.pid, 0)
+        except ProcessLookupError:
+            break
+        time.sleep(0.05)
+    else:
+        pytest.fail("a process is left")
+
+
+def test_mistaken_names_are_told_at_once(folder):
+    with pytest.raises(ArgumentError, match="there is no peer 'god'"):
+        PeerPool(directory=folder, pythons={"god": sys.executable})
+    with pytest.raises(ArgumentError, match="does not exist"):
+        PeerPool(directory=folder / "nowhere")

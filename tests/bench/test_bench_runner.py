@@ -1,7 +1,9 @@
 """The runner on cases made for it: what is recorded, and what happens when something goes wrong."""
 
+import contextlib
 import errno
 import json
+import types
 
 import equinox as eqx
 import jax
@@ -10,8 +12,10 @@ import numpy as np
 import pytest
 
 import dynwarp as dw
-from dynwarp.bench import Kernel, _case, _runner, gate, run_bench, validate
+from dynwarp.bench import Kernel, _case, _measure, _runner, gate, run_bench, validate
 from dynwarp.bench._case import Case, select
+from dynwarp.bench._ceilings import measure_ceilings
+from dynwarp.bench._environment import describe
 from dynwarp.bench._measure import compile_program, relative_error
 from dynwarp.bench._timing import count_collectives, count_compiles, interleave, ratio, summary
 from dynwarp.errors import ArgumentError, DeviceError
@@ -96,6 +100,46 @@ def test_a_peer_that_does_less_is_compared_per_unit(register, tmp_path, monkeypa
     assert record["peers"]["toy"]["ratio"] == {"median": 50.0, "low": 25.0, "high": 75.0}
 
 
+def test_an_accelerator_is_set_beside_the_processor(register, quick, monkeypatch, tmp_path):
+    """The processor under another name: what is reported of an accelerator, and that none waits for the processor."""
+
+    def make(*, batch, dtype, seed):
+        x = jax.random.normal(jax.random.key(seed), (batch, 3, 3), dtype)
+        return Kernel(
+            function=_product, arguments=(x,), reference=lambda: np.matmul(x, x), tolerance=1e-5, flops=9.0, work=batch
+        )
+
+    register("product", make, sizes=[{"batch": batch, "dtype": "float32"} for batch in (2, 4)])
+    environment = describe(jax.devices("cpu")[0]) | {"platform": "gpu", "cores": 16}
+    device = types.SimpleNamespace(platform="gpu", device_kind="A card")
+    monkeypatch.setattr(jax, "default_device", lambda device: contextlib.nullcontext())
+    monkeypatch.setattr(_runner, "describe", lambda device: environment)
+    monkeypatch.setattr(_runner, "measure_ceilings", lambda device, small: measure_ceilings(device, small=True))
+    monkeypatch.setattr(_runner, "_device", lambda name: device)
+    monkeypatch.setattr(_measure, "_LONGEST_ON_CPU", 0.0)
+    document = run_bench(suite="gpu", out=tmp_path)
+    assert gate(document) == []
+    first, second = document["results"]
+    assert {name: peer["kind"] for name, peer in first["peers"].items()} == {
+        "highest_precision": "precision",
+        "cpu": "device",
+    }
+    assert (first["digest"]["precision"], first["peers"]["cpu"]["status"]) == ("highest", "ok")
+    assert second["peers"]["cpu"]["reason"].startswith("by the size before it would take about")
+    _runner.write_report(tmp_path, echo=lambda line: None)
+    report = (tmp_path / "report.md").read_text()
+    assert "(at the highest precision float32 " in report
+    assert "| product | dtype=float32 | " in report.partition("Where the accelerator wins")[2]
+    assert " | 16 | x" in report
+
+    def absent(name):
+        raise RuntimeError(f"Unknown backend {name}")
+
+    monkeypatch.setattr(jax, "devices", absent)
+    (record, _) = run_bench(suite="gpu")["results"]
+    assert record["peers"]["cpu"]["reason"] == "RuntimeError: Unknown backend cpu"
+
+
 def test_wrong_result_fails_the_gate(register):
     register("wrong", lambda **size: _make(**size, function=lambda x: x @ x + 1e-3))
     (problem,) = gate(run_bench(suite="check"))
@@ -152,6 +196,8 @@ def test_interrupt_keeps_what_is_done(register, tmp_path):
     assert [record["case"] for record in stored["results"]] == ["fine"]
     assert lines[-1] == "Interrupted: 1 of 3 results are kept."
     assert gate(document) == ["the run is interrupted"]
+    del document["results"][0]["phases"]
+    assert gate(document) == ["results[0].phases is missing"]
 
 
 def test_budget_skips_the_rest_and_says_so(register, quick):
