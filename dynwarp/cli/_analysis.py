@@ -15,6 +15,7 @@ from dynwarp._results import RESULTS
 from dynwarp._simulate import simulate
 from dynwarp.cli._analysis_inputs import analyze_inputs
 from dynwarp.cli._analysis_piecewise import Pieces, analyze_pieces
+from dynwarp.cli._flow import FlowMap
 from dynwarp.cli._input_manifold import InputFile
 from dynwarp.io import Series
 from dynwarp.models import AbstractMap, AbstractPiecewiseLinearModel
@@ -49,9 +50,10 @@ def analyze(
 ):
     """All that is known of a model, and of a piecewise-linear one its cycles, manifolds and basins.
 
-    **Arguments:** `model`, in double precision; `series` and its `parts`, the stretch it was trained on and the tail
-    that was held out, or None; `steps` of the free run; `max_period`, `iterations` and `saddles` of the analysis of a
-    piecewise-linear map, which `saddles=0` leaves out; `inputs`, a manifold whose metric is reported.
+    **Arguments:** `model`, in double precision, a field as its `FlowMap`; `series` and its `parts`, the stretch it was
+    trained on and the tail that was held out, or None; `steps` of the free run; `max_period`, `iterations` and
+    `saddles` of the analysis of a piecewise-linear map, which `saddles=0` leaves out; `inputs`, a manifold whose metric
+    is reported.
     """
     facts: dict[str, Any] = {}
     arrays: dict[str, np.ndarray] = {}
@@ -61,7 +63,11 @@ def analyze(
         state0 = model.encode(start)
     else:
         map, state0 = model, jnp.zeros(model.state_size)
-    facts["model"] = {"class": type(map).__name__, "state_size": map.state_size, "parameters": _parameter_count(model)}
+    continuous = isinstance(map, FlowMap)
+    name = type(map.field if continuous else map).__name__
+    facts["model"] = {"class": name, "state_size": map.state_size, "parameters": _parameter_count(model)}
+    if continuous:
+        facts["model"]["time_step"] = map.dt
 
     states = np.asarray(simulate(map, state0, steps=steps, mode="scan"))
     if series is not None and parts is not None and isinstance(model, Reconstruction):
@@ -74,7 +80,7 @@ def analyze(
         facts["generation"] = {"steps": steps, "bounded": bounded}
 
     if bounded:
-        interval = None if series is None else series.sampling_interval
+        interval = map.dt if continuous else None if series is None else series.sampling_interval
         facts["lyapunov"] = lyapunov(map, jnp.asarray(states[-1]), steps, interval, arrays)
     facts["fixed_points"] = _fixed_points(map, states[np.isfinite(states).all(1)], arrays)
     arrays["states"] = states

@@ -32,7 +32,8 @@ def check_sizes(map: AbstractMap, inputs: InputFile) -> int:
     shape = eqx.filter_eval_shape(inputs.manifold, theta).shape
     if len(shape) != 2 or shape[1] != map.input_size:
         raise ArgumentError(
-            f"`--inputs`: the inputs have {shape[-1]} channels; the {type(map).__name__} takes {map.input_size}."
+            f"`--inputs`: the inputs have {shape[-1]} channels; the {type(getattr(map, 'field', map)).__name__} takes "
+            f"{map.input_size}."
         )
     if map.state_size < inputs.manifold.dim:
         raise ArgumentError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 
 from dynwarp.cli import _recording
@@ -28,6 +29,12 @@ def add_parser(commands):
     parser.add_argument(
         "--inputs", type=Path, metavar="FILE", help="a TOML file of a manifold of inputs, whose metric is reported"
     )
+    parser.add_argument(
+        "--dt",
+        type=float,
+        help="of a continuous model, the longest step; states are this far apart, or with --inputs as far as there "
+        "(default: 0.1)",
+    )
     parser.add_argument("--steps", type=int, default=5000, help="length of the free run (default: %(default)s)")
     group = parser.add_argument_group("piecewise-linear models")
     group.add_argument("--max-period", type=int, default=4, help="largest period of cycles (default: %(default)s)")
@@ -50,6 +57,8 @@ def run(arguments) -> int:
         raise ArgumentError(f"`--out` {str(out)!r} must be a folder; it is a file.")
     if arguments.steps < 100:
         raise ArgumentError(f"`--steps` must be at least 100; got {arguments.steps}.")
+    if arguments.dt is not None and not 0 < arguments.dt < math.inf:
+        raise ArgumentError(f"`--dt` must be positive and finite; got {arguments.dt}.")
     for name, least in (("max_period", 1), ("iterations", 1), ("saddles", 0)):
         if getattr(arguments, name) < least:
             option = "--" + name.replace("_", "-")
@@ -65,18 +74,28 @@ def _analyze(arguments, out: Path) -> int:
     from dynwarp import io
     from dynwarp.cli._analysis import analyze
     from dynwarp.cli._analysis_inputs import check_sizes
+    from dynwarp.cli._flow import FlowMap
     from dynwarp.cli._input_manifold import read_inputs
     from dynwarp.cli._present import html_page, print_table
     from dynwarp.cli._present_piecewise import state_space_page
-    from dynwarp.models import AbstractMap
+    from dynwarp.models import AbstractField, AbstractMap
     from dynwarp.training import Reconstruction
 
     model = io.load(arguments.model)
     fitted = io.load_metadata(arguments.model).get(_recording.METADATA, {})
-    if not isinstance(model, Reconstruction | AbstractMap):
+    if not isinstance(model, Reconstruction | AbstractMap | AbstractField):
         raise ModelError(
-            f"{str(arguments.model)!r} holds a {type(model).__name__}; analyze takes maps and what fit writes."
+            f"{str(arguments.model)!r} holds a {type(model).__name__}; analyze takes maps, fields and what fit writes."
         )
+    # Before anything that takes time: what is wrong with the file is told at once.
+    inputs = None if arguments.inputs is None else read_inputs(arguments.inputs)
+    if isinstance(model, AbstractField):
+        longest = 0.1 if arguments.dt is None else arguments.dt
+        apart = longest if inputs is None else inputs.dt
+        # A step that is the longest one but for rounding is one step.
+        model = FlowMap(model, apart, math.ceil(apart / longest * (1 - 1e-9)))
+    elif arguments.dt is not None:
+        raise ArgumentError("`--dt` is for continuous models; the steps of a map are its own.")
     model = jax.tree.map(lambda x: x.astype(float) if eqx.is_inexact_array(x) else x, model)
     series, parts = None, None
     if isinstance(model, Reconstruction) and (arguments.series is not None or fitted):
@@ -89,10 +108,7 @@ def _analyze(arguments, out: Path) -> int:
     elif arguments.series is not None:
         raise ArgumentError("`--series` needs a model that `dynwarp fit` wrote; this file holds the map alone.")
 
-    inputs = None
-    if arguments.inputs is not None:
-        # Before anything that takes time: what is wrong with the file is told at once.
-        inputs = read_inputs(arguments.inputs)
+    if inputs is not None:
         check_sizes(model.map if isinstance(model, Reconstruction) else model, inputs)
     analysis = analyze(
         model, series, parts, arguments.steps, max_period=arguments.max_period, iterations=arguments.iterations,

@@ -24,7 +24,8 @@ _STRETCHES = {"training": "training stretch", "held_out": "held-out tail"}
 def headline(facts: dict[str, Any]) -> list[tuple[str, str]]:
     """The few lines a reader wants first: a name and a sentence each."""
     model = facts["model"]
-    lines = [("model", f"{model['class']}, {model['state_size']} states, {model['parameters']} parameters")]
+    steps = f", steps of {model['time_step']:g}" if "time_step" in model else ""
+    lines = [("model", f"{model['class']}, {model['state_size']} states, {model['parameters']} parameters{steps}")]
     prediction = facts.get("prediction", {})
     for part, name in _STRETCHES.items():
         p = prediction.get(part, {})

@@ -10,6 +10,7 @@ import pytest
 import dynwarp as dw
 from dynwarp.cli import main
 from dynwarp.cli._analysis_inputs import _curvature
+from dynwarp.cli._flow import FlowMap
 from dynwarp.cli._input_manifold import read_inputs
 from dynwarp.cli._present_inputs import inputs_headline
 
@@ -100,6 +101,58 @@ def test_a_network_with_kinks_has_no_curvature():
     map = dw.models.ALRNN(3, 1, input_size=1, key=jax.random.key(3))
     plane = dw.tasks.Product([dw.tasks.Line(np.ones(2), np.ones(1))] * 2, combine="sum")
     assert "kink" in _curvature(map, plane, plane.grid(2), jnp.zeros(3), {})["refused"]
+
+
+CIRCLE = """
+points = 5
+steps = 4
+dt = 0.2
+
+[manifold]
+chart = "circle"
+on = [[0, 0.4]]
+"""
+
+
+def _held(t):
+    return jnp.where(t < 0.4, 1.0, 0.0)
+
+
+FIELD = dw.models.CTRNN(2, 3, key=jax.random.key(4))
+TIMES = dict(ts=0.2 * np.arange(5), dt=0.1, breakpoints=np.array([0.4]))
+
+
+def test_rows_are_held_for_a_continuous_model(folder):
+    rows = _read(folder, CIRCLE).manifold(jnp.array([0.7]))
+    states = dw.simulate(FlowMap(FIELD, 0.2, 2), jnp.zeros(3), rows)
+    want = dw.simulate(FIELD, jnp.zeros(3), lambda t: _held(t) * rows[0], **TIMES)
+    np.testing.assert_allclose(states, want[1:], rtol=1e-12)
+
+
+@pytest.mark.slow
+def test_a_continuous_model_from_its_file(folder):
+    dw.io.save(folder / "field.dynwarp", FIELD)
+    (folder / "circle.toml").write_text(CIRCLE)
+    words = ["analyze", str(folder / "field.dynwarp"), "--inputs", str(folder / "circle.toml"), "--steps", "100"]
+    assert main([*words, "--out", str(folder / "field")]) == 0
+    facts = json.loads((folder / "field" / "analysis.json").read_text())
+    assert (facts["model"]["class"], facts["model"]["time_step"]) == ("CTRNN", 0.2)
+    assert facts["lyapunov"]["largest_per_unit_of_time"] == 5 * facts["lyapunov"]["exponents"][0]
+    circle = dw.tasks.Circle(_held)
+    found = dw.geometry.representation_metric(FIELD, circle, circle.grid(5), state0=jnp.zeros(3), **TIMES)
+    np.testing.assert_allclose(
+        facts["inputs"]["states"]["principal_stretches"]["median"],
+        np.median(found.stretches(), axis=0)[1:],
+        rtol=1e-12,
+    )
+
+
+def test_a_step_belongs_to_a_continuous_model(folder, capsys):
+    words = ["analyze", str(folder / "net.dynwarp"), "--dt"]
+    assert main([*words, "0.1"]) == 2
+    assert "continuous models" in capsys.readouterr().err
+    assert main([*words, "nan"]) == 2
+    assert "must be positive" in capsys.readouterr().err
 
 
 def _read(folder, text):
