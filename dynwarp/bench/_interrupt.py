@@ -6,6 +6,7 @@ import contextlib
 import signal
 import threading
 from collections.abc import Callable, Iterator
+from typing import Any
 
 _remembering: list[Callable[[], None]] = []
 
@@ -17,8 +18,11 @@ def remember_interrupts() -> Iterator[Callable[[], None]]:
     Where Ctrl-C meets a callback of the garbage collector, Python prints its exception and goes on; where it meets the
     import of an extension, it comes out as an `ImportError`. Elsewhere it is raised at once, as ever.
     """
+    if _remembering:
+        yield _remembering[0]
+        return
     pressed = False
-    before = signal.getsignal(signal.SIGINT)
+    before: Any = signal.getsignal(signal.SIGINT)
 
     def remember(number, frame):
         nonlocal pressed
@@ -29,9 +33,6 @@ def remember_interrupts() -> Iterator[Callable[[], None]]:
         if pressed:
             raise KeyboardInterrupt
 
-    if _remembering:
-        yield _remembering[0]
-        return
     # Only the main thread may handle signals; and where Ctrl-C is ignored it stays so.
     if threading.current_thread() is not threading.main_thread() or not callable(before):
         yield raise_if_pressed
