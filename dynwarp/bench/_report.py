@@ -65,7 +65,8 @@ def to_html(documents: Sequence[dict[str, Any]]) -> str:
 def crossover(documents: Sequence[dict[str, Any]]) -> list[tuple[str, ...]]:
     """(case, size, batch, cores, ratio): the smallest batch from which on the accelerator beats the processor's cores.
 
-    The processor's time is that of the peer `cpu` of the same run, else that of another document.
+    The processor's time is the least known: of the peer `cpu` of the same run, which is the program made for the
+    accelerator, and of the other documents.
     """
     accelerator: dict[tuple[str, str], dict[int, float]] = {}
     processor: dict[tuple[str, str], dict[int, tuple[float, int]]] = {}
@@ -75,17 +76,14 @@ def crossover(documents: Sequence[dict[str, Any]]) -> list[tuple[str, ...]]:
             axis = next((axis for axis in _BATCHES if axis in record["size"]), None)
             if record["status"] != "ok" or axis is None:
                 continue
-            # How many lanes a kernel takes at a time is a choice for the machine, not part of the problem.
-            rest = {key: value for key, value in record["size"].items() if key not in (axis, "block")}
-            key, batch = (record["case"], _size(rest)), record["size"][axis]
-            seconds = record["phases"]["steady"]["median"]
-            if on_cpu:
-                processor.setdefault(key, {}).setdefault(batch, (seconds, cores))
-                continue
-            accelerator.setdefault(key, {}).setdefault(batch, seconds)
-            beside = record["peers"].get("cpu", {})
+            key, batch = (record["case"], _rest(record["size"], axis)), record["size"][axis]
+            beside = record if on_cpu else record["peers"].get("cpu", {})
             if beside.get("status") == "ok":
-                processor.setdefault(key, {})[batch] = (beside["steady"]["median"], cores)
+                time = (beside["phases"] if on_cpu else beside)["steady"]["median"]
+                known = processor.setdefault(key, {})
+                known[batch] = min(known.get(batch, (time, cores)), (time, cores))
+            if not on_cpu:
+                accelerator.setdefault(key, {}).setdefault(batch, record["phases"]["steady"]["median"])
     rows = []
     for key, seconds in accelerator.items():
         known = sorted(seconds.keys() & processor.get(key, {}).keys())
@@ -139,6 +137,11 @@ def _groups(document: dict[str, Any]) -> Iterator[tuple[str, list[dict[str, Any]
 
 def _size(size: dict[str, Any]) -> str:
     return " ".join(f"{key}={value}" for key, value in size.items())
+
+
+def _rest(size: dict[str, Any], axis: str) -> str:
+    # How many lanes a kernel takes at a time is a choice for the machine, not part of the problem.
+    return _size({key: value for key, value in size.items() if key not in (axis, "block")})
 
 
 def _seconds(value: float | None) -> str:
@@ -216,7 +219,7 @@ def _curves(documents: Sequence[dict[str, Any]]) -> dict[tuple[str, str], dict[s
             for axis in _AXES:
                 if axis not in record["size"]:
                     continue
-                rest = _size({key: value for key, value in record["size"].items() if key != axis})
+                rest = _rest(record["size"], axis)
                 lines = curves.setdefault((record["case"], axis), {})
                 lines.setdefault(f"dynwarp {platform} {rest}", []).append((record["size"][axis], per_second))
                 for name, peer in record["peers"].items():
@@ -242,9 +245,11 @@ def _figures(documents: Sequence[dict[str, Any]]) -> Iterator[tuple[str, str]]:
         ax = figure.add_subplot()
         for label, points in lines.items():
             ax.loglog(*zip(*points), marker="o", label=label, linestyle="-" if label.startswith("dynwarp") else "--")
-        for crossed, _, batch, *_ in crossings:
-            if (crossed, axis in _BATCHES, batch.isdigit()) == (case, True, True):
-                ax.axvline(int(batch), color="0.5", linestyle=":", label=f"the accelerator wins from {batch} on")
+        drawn = {label.split(" ", 2)[2] for label in lines if label.startswith("dynwarp ")}
+        for crossed, size, batch, *_ in crossings:
+            if (crossed, axis in _BATCHES, size in drawn, batch.isdigit()) == (case, True, True, True):
+                label = f"the accelerator wins from {batch} on, {size}".removesuffix(", ")
+                ax.axvline(int(batch), color="0.5", linestyle=":", label=label)
         ax.set(xlabel=axis, ylabel="throughput (units/s)", title=case)
         ax.legend(fontsize="x-small")
         buffer = io.BytesIO()

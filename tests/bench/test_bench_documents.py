@@ -175,6 +175,9 @@ def test_crossover_from_two_documents_and_from_one():
     alone = _document([_record(4.0, batch=1, peers={"cpu": beside})], platform="gpu")
     alone["environment"]["cores"] = 16
     assert crossover([alone]) == [("simulate", "dtype=float32", "not up to 1", "16", "x0.25")]
+    # The best that the processor can do is what counts, wherever it was measured.
+    assert crossover([alone, _document([_record(0.5)])])[0][2:] == ("not up to 1", "2", "x0.125")
+    assert crossover([_document([_record(2.0)]), alone])[0][2:] == ("not up to 1", "16", "x0.25")
 
 
 def test_reports_hold_what_was_measured(monkeypatch):
@@ -197,15 +200,23 @@ def test_reports_hold_what_was_measured(monkeypatch):
     assert "http" not in page
 
 
-def test_a_figure_shows_where_the_accelerator_wins():
-    pytest.importorskip("matplotlib")
+def test_a_figure_shows_where_the_accelerator_wins(monkeypatch):
+    axes = pytest.importorskip("matplotlib.axes")
+    vertical, line = [], axes.Axes.axvline
+    monkeypatch.setattr(
+        axes.Axes, "axvline", lambda self, x, **how: (vertical.append((x, how["label"])), line(self, x))
+    )
     records = [
         [_record(x, batch=b) for b, x in ((1, first), (8, second))] for first, second in ((1.0, 8.0), (4.0, 4.0))
     ]
+    for each in records:  # of other size, and with no curve of its own
+        each.append(_record(each[0]["phases"]["steady"]["median"], batch=2))
+        each[-1]["size"]["steps"] = 7
     documents = [_document(each, platform=name) for each, name in zip(records, ("cpu", "gpu"))]
     page = to_html(documents)
     assert "Where the accelerator wins" in page
     assert page.count("data:image/png;base64,") == 1
+    assert vertical == [(8, "the accelerator wins from 8 on, dtype=float32")]
 
 
 def test_ratios_of_the_readme_are_those_of_the_results():
