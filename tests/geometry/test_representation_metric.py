@@ -66,8 +66,14 @@ def test_agrees_with_automatic_differentiation(found, name):
     np.testing.assert_allclose(found[name][0].states, reference.states, rtol=1e-13)
 
 
-def _numpy_states(name, q):
-    """The states at a complex point, by the equations of the model."""
+def _at(q):
+    """The inputs of maps and of fields at a complex point."""
+    rows = np.asarray(TORUS.envelopes).T @ np.stack([np.cos(q), np.sin(q)], axis=1)
+    return rows, lambda t: np.array([np.cos(q[0]) * np.exp(-t), np.sin(q[1] * t)])
+
+
+def _numpy_states(name, rows, signal):
+    """The states under complex inputs, by the equations of the model."""
     model = MODELS[name]
     W, B = np.asarray(model.recurrent_weight), np.asarray(model.input_weight)
     x, states = np.asarray(STATE0).astype(complex), []
@@ -75,7 +81,7 @@ def _numpy_states(name, q):
         h = TIMES["dt"]
 
         def velocity(t, x):
-            return W @ np.tanh(x) + B @ np.array([np.cos(q[0]) * np.exp(-t), np.sin(q[1] * t)]) - x
+            return W @ np.tanh(x) + B @ signal(t) - x
 
         for t in h * np.arange(TIMES["steps"]):
             a = velocity(t, x)
@@ -84,10 +90,8 @@ def _numpy_states(name, q):
             x = x + h / 6 * (a + 2 * b + 2 * c + velocity(t + h, x + h * c))
             states.append(x)
         return np.stack(states)
-    amplitude = np.asarray(TORUS.envelopes).T
-    inputs = amplitude @ np.stack([np.cos(q), np.sin(q)], axis=1)
     leak = 0.3 if name == "leaky" else 1.0
-    for u in inputs:
+    for u in rows:
         x = (1 - leak) * x + leak * np.tanh(W @ x + B @ u + np.asarray(model.bias))
         states.append(x)
     return np.stack(states)
@@ -96,9 +100,36 @@ def _numpy_states(name, q):
 @pytest.mark.parametrize("name", ["ctrnn", "leaky", "elman"])
 def test_tangents_are_complex_steps(found, name):
     for p, point in enumerate(np.asarray(POINTS)):
-        steps = [_numpy_states(name, point + 1e-30j * e).imag / 1e-30 for e in np.eye(2)]
+        steps = [_numpy_states(name, *_at(point + 1e-30j * e)).imag / 1e-30 for e in np.eye(2)]
         np.testing.assert_allclose(found[name][0].tangents[p], np.stack(steps, axis=-1), rtol=1e-12, atol=1e-14)
-        np.testing.assert_allclose(found[name][0].states[p], _numpy_states(name, point).real, rtol=1e-12)
+        np.testing.assert_allclose(found[name][0].states[p], _numpy_states(name, *_at(point)).real, rtol=1e-12)
+
+
+@pytest.mark.parametrize("m", [1, 3, 4])
+def test_any_number_of_coordinates(m):
+    """A field and a map, forwards and backwards in one program, beside complex steps."""
+    A = np.random.default_rng(m).normal(size=(T, 2, m))
+    rows = dw.tasks.FunctionManifold(lambda q: jnp.sin(jnp.asarray(A) @ q), dim=m)
+    signal = dw.tasks.FunctionManifold(lambda q, t: jnp.sin(jnp.asarray(A[0]) @ q + t), dim=m)
+    point = np.linspace(-0.7, 0.9, m)
+
+    @jax.jit
+    def tangents(q):
+        return {
+            name: [
+                metric(MODELS[name], manifold, q, state0=STATE0, method=way, **times).tangents
+                for way in ("forward", "adjoint")
+            ]
+            for name, manifold, times in (("ctrnn", signal, TIMES), ("elman", rows, {}))
+        }
+
+    for name, (forward, adjoint) in tangents(point).items():
+        steps = []
+        for q in point + 1e-30j * np.eye(m):
+            moved = np.sin(A @ q)
+            steps.append(_numpy_states(name, moved, lambda t, q=q: np.sin(A[0] @ q + t)).imag / 1e-30)
+        np.testing.assert_allclose(forward, np.stack(steps, axis=-1), rtol=1e-12, atol=1e-14)
+        np.testing.assert_allclose(adjoint, forward, rtol=1e-12, atol=1e-14)
 
 
 def test_linear_network_closed_form():
