@@ -11,6 +11,7 @@ from dynwarp.plot._geometry import metric_panels as metric_panels
 from dynwarp.plot._geometry import tissot as tissot
 from dynwarp.plot._geometry import warped_grid as warped_grid
 from dynwarp.plot._geometry_space import curvature_torus as curvature_torus
+from dynwarp.plot._geometry_space import own_shape as own_shape
 from dynwarp.plot._geometry_space import snapshots as snapshots
 from dynwarp.plot._geometry_time import animation as animation
 from dynwarp.plot._geometry_time import stretches as stretches

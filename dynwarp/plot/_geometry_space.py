@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from dynwarp._checks import check_positive_integer, check_shape
+from dynwarp._checks import check_finite, check_positive_integer, check_shape
 from dynwarp.errors import ArgumentError, ShapeError
 from dynwarp.plot._axes import REFERENCE
 from dynwarp.plot._geometry import grid_lines, symmetric_end
@@ -54,35 +55,102 @@ def snapshots(
     """
     caller = "plot.snapshots"
     states, thetas = np.asarray(states, float), np.asarray(thetas, float)
-    m = thetas.ndim - 1
-    if m not in (1, 2) or thetas.shape[-1] != m:
-        raise ShapeError(f"{caller}: `thetas` must have shape (n_1, 1) or (n_1, n_2, 2); got {thetas.shape}.")
+    m = _check_thetas(thetas, coordinate, caller)
     check_shape(states, "states", (*thetas.shape[:-1], "T", "n"), caller=caller)
     if states.shape[-1] < 3:
         raise ShapeError(f"{caller}: `states` must have at least 3 dimensions; they have {states.shape[-1]}.")
-    if not 0 <= coordinate < m:
-        raise ArgumentError(f"{caller}: `coordinate` must be the index of one of the {m} inputs; got {coordinate!r}.")
     periods = (None,) * m if periods is None else tuple(periods)
     if times is not None:
         times = np.asarray(times, float)
         check_shape(times, "times", (states.shape[-2],), caller=caller)
-    cmap = "viridis" if periods[coordinate] is None else "twilight"
     found = []
     for step, panel in zip(steps, _spaces(ax, len(steps), caller)):
         points, share = _principal(states[..., step, :], caller)
-        closed = points
-        for i, period in enumerate(periods):
-            if period is not None:
-                closed = np.concatenate([closed, np.take(closed, [0], axis=i)], axis=i)
-        for line in grid_lines(closed) if m == 2 else [closed]:
-            panel.plot(*line.T, color=REFERENCE, lw=0.4, zorder=1)
-        flat = points.reshape(-1, 3).T
-        style = {"cmap": cmap, "s": 10, "depthshade": False, "edgecolors": "#555555", "linewidths": 0.2}
-        found.append(panel.scatter(*flat, c=thetas[..., coordinate].ravel(), **style))
-        _equal_scales(panel, np.abs(flat).max() or 1.0)
+        found.append(_net(panel, points, thetas[..., coordinate], periods, periods[coordinate] is not None))
         when = f"step {step % states.shape[-2]}" if times is None else f"t = {times[step]:g}"
         panel.set_title(f"{when} ({share:.0%} of the variance)", fontsize="small")
-        panel.set(xticklabels=[], yticklabels=[], zticklabels=[])
+    return found
+
+
+def own_shape(
+    distances: Any, thetas: Any, *, coordinate: int = 0, periods: Sequence[float | None] | None = None, ax=None
+):
+    """The shape that a grid of inputs has by its geodesic distances, in three dimensions, coloured by an input.
+
+    Classical multidimensional scaling: of all points in three dimensions those whose inner products come nearest to
+    the ones that the distances would have in a flat space. Inputs that the metric keeps apart lie apart, however the
+    chart draws them. A curved surface does not fit without error: the title tells what is left, the root of the mean
+    squared error of the distances by that of the distances.
+
+    **Arguments:**
+
+    - `distances`: between all points, in C order of the grid, `(P, P)`, such as those of
+      [`Metric.distances`][dynwarp.geometry.Metric.distances].
+    - `thetas`: the points, `(n_1, 1)` or `(n_1, n_2, 2)`, P in all.
+    - `coordinate`, `periods`: as of [`snapshots`][dynwarp.plot.snapshots].
+    - `ax`: axes with `projection="3d"`; None makes a figure.
+
+    **Returns:** the collection of points.
+
+    **Raises:** `ShapeError`, `ArgumentError` for what does not fit, `NonFiniteError` for distances that were not found.
+
+    **Cost:** the eigenvectors of a matrix, P^3.
+
+    **Source:** Torgerson, *Psychometrika* 17 (1952) 401.
+
+    **Example:** a circle, whose distances are not those of a plane.
+
+    >>> import numpy as np, dynwarp as dw
+    >>> angle = np.linspace(0.0, 2 * np.pi, 12, endpoint=False)
+    >>> apart = np.abs(angle[:, None] - angle)
+    >>> points = dw.plot.own_shape(np.minimum(apart, 2 * np.pi - apart), angle[:, None], periods=(2 * np.pi,))
+    >>> len(points.get_offsets())
+    12
+    """
+    caller = "plot.own_shape"
+    distances, thetas = np.asarray(distances, float), np.asarray(thetas, float)
+    m = _check_thetas(thetas, coordinate, caller)
+    count = math.prod(thetas.shape[:-1])
+    check_shape(distances, "distances", (count, count), caller=caller)
+    check_finite(distances, "distances", caller=caller)
+    if not np.allclose(distances, distances.T) or count < 4:
+        raise ArgumentError(f"{caller}: `distances` must be symmetric, of at least 4 points.")
+    centre = np.eye(count) - 1 / count
+    values, vectors = np.linalg.eigh(-0.5 * centre @ distances**2 @ centre)
+    points = vectors[:, :-4:-1] * np.sqrt(np.maximum(values[:-4:-1], 0))
+    drawn = np.linalg.norm(points[:, None] - points, axis=-1)
+    left = np.sqrt(np.sum((drawn - distances) ** 2) / (np.sum(distances**2) or 1.0))
+    periods = (None,) * m if periods is None else tuple(periods)
+    (panel,) = _spaces(ax, 1, caller)
+    cyclic = periods[coordinate] is not None
+    found = _net(panel, points.reshape(*thetas.shape[:-1], 3), thetas[..., coordinate], periods, cyclic)
+    panel.set_title(f"distances to {left:.0%}", fontsize="small")
+    return found
+
+
+def _check_thetas(thetas, coordinate, caller) -> int:
+    """The number of inputs."""
+    m = thetas.ndim - 1
+    if m not in (1, 2) or thetas.shape[-1] != m:
+        raise ShapeError(f"{caller}: `thetas` must have shape (n_1, 1) or (n_1, n_2, 2); got {thetas.shape}.")
+    if not 0 <= coordinate < m:
+        raise ArgumentError(f"{caller}: `coordinate` must be the index of one of the {m} inputs; got {coordinate!r}.")
+    return m
+
+
+def _net(panel, points, colours, periods, cyclic):
+    """Points of a grid in space, `(n_1, 3)` or `(n_1, n_2, 3)`, with its lines, closed along its periods."""
+    closed = points
+    for i, period in enumerate(periods):
+        if period is not None:
+            closed = np.concatenate([closed, np.take(closed, [0], axis=i)], axis=i)
+    for line in grid_lines(closed) if points.ndim == 3 else [closed]:
+        panel.plot(*line.T, color=REFERENCE, lw=0.4, zorder=1)
+    flat = points.reshape(-1, 3).T
+    style = {"s": 10, "depthshade": False, "edgecolors": "#555555", "linewidths": 0.2}
+    found = panel.scatter(*flat, c=colours.ravel(), cmap="twilight" if cyclic else "viridis", **style)
+    _equal_scales(panel, np.abs(flat).max() or 1.0)
+    panel.set(xticklabels=[], yticklabels=[], zticklabels=[])
     return found
 
 

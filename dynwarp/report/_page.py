@@ -6,7 +6,9 @@ import base64
 import html
 import io
 import re
+import tempfile
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import equinox as eqx
@@ -92,7 +94,7 @@ class Table(eqx.Module):
 
 
 class Figure(eqx.Module):
-    """A matplotlib figure, drawn into the page as SVG.
+    """A matplotlib figure, drawn into the page as SVG, or an animation, as GIF.
 
     **Arguments:** `figure`; `caption`, shown below; `description`, what is seen, for those who do not see it.
     """
@@ -103,17 +105,28 @@ class Figure(eqx.Module):
 
     def to_html(self) -> str:
         """The block as HTML."""
-        import matplotlib
-
-        buffer = io.BytesIO()
-        # A fixed salt and no date: the same figure gives the same bytes.
-        with matplotlib.rc_context({"svg.hashsalt": "dynwarp"}):
-            self.figure.savefig(buffer, format="svg", metadata={"Date": None})
-        data = base64.b64encode(buffer.getvalue()).decode()
+        kind, picture = drawn(self.figure)
+        source = f"data:image/{'svg+xml' if kind == 'svg' else kind};base64,{base64.b64encode(picture).decode()}"
         return (
-            f'<figure><img src="data:image/svg+xml;base64,{data}" alt="{html.escape(self.description, quote=True)}">'
+            f'<figure><img src="{source}" alt="{html.escape(self.description, quote=True)}">'
             f"<figcaption>{_inline(self.caption)}</figcaption></figure>"
         )
+
+
+def drawn(figure: Any) -> tuple[str, bytes]:
+    """A matplotlib figure, or an animation, as the end of a file's name, "svg" or "gif", and what is in the file."""
+    import matplotlib
+
+    if hasattr(figure, "to_jshtml"):
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "film.gif"
+            figure.save(path, writer="pillow")
+            return "gif", path.read_bytes()
+    buffer = io.BytesIO()
+    # A fixed salt and no date: the same figure gives the same bytes.
+    with matplotlib.rc_context({"svg.hashsalt": "dynwarp"}):
+        figure.savefig(buffer, format="svg", metadata={"Date": None})
+    return "svg", buffer.getvalue()
 
 
 class Section(eqx.Module):

@@ -35,7 +35,8 @@ class Claim(eqx.Module):
 
 
 class StudyFigure(eqx.Module):
-    """A matplotlib `figure` with its file's `name`, a `caption`, and a `description` for those who do not see it."""
+    """A matplotlib `figure`, or an animation, with its file's `name`, a `caption`, and a `description` for those who do
+    not see it."""
 
     name: str
     figure: Any
@@ -100,12 +101,14 @@ class StudyResult(eqx.Module):
     def write(self, folder: str | Path) -> Path:
         """Writes report, numbers and figures into `folder` and returns it."""
         from dynwarp import io
+        from dynwarp.report._page import drawn
 
         folder = Path(folder)
         (folder / "figures").mkdir(parents=True, exist_ok=True)
         for part in self.parts:
             for figure in part.figures:
-                figure.figure.savefig(folder / "figures" / f"{figure.name}.svg")
+                kind, picture = drawn(figure.figure)
+                (folder / "figures" / f"{figure.name}.{kind}").write_bytes(picture)
         for name, text in (("results.json", self.to_json()), ("report.html", self.to_html())):
             with io.atomic_write(folder / name, "w") as file:
                 file.write(text)

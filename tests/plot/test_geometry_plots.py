@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import dynwarp as dw
-from dynwarp.errors import ArgumentError, ShapeError
+from dynwarp.errors import ArgumentError, NonFiniteError, ShapeError
 
 TWO_PI = 2 * np.pi
 
@@ -187,6 +187,27 @@ def test_snapshots_keep_distances_and_colours(grid):
         dw.plot.snapshots(ring, np.arange(5.0)[:, None], coordinate=1)
     with pytest.raises(ArgumentError, match="finite"):
         dw.plot.snapshots(ring * np.nan, np.arange(5.0)[:, None])
+    plt.close("all")
+
+
+def test_shape_of_distances(grid):
+    """Distances of points in three dimensions give these points, but for a rotation."""
+    thetas, _ = grid
+    put = np.random.default_rng(6).normal(size=(12, 3))
+    distances = np.linalg.norm(put[:, None] - put, axis=-1)
+    found = dw.plot.own_shape(distances, thetas, coordinate=1)
+    drawn = np.stack(found._offsets3d, axis=-1)
+    np.testing.assert_allclose(np.linalg.norm(drawn[:, None] - drawn, axis=-1), distances, atol=1e-10)
+    np.testing.assert_array_equal(found.get_array(), thetas[..., 1].ravel())
+    assert found.axes.get_title() == "distances to 0%"
+    with pytest.raises(ShapeError, match="distances"):
+        dw.plot.own_shape(distances[:-1], thetas)
+    with pytest.raises(ArgumentError, match="symmetric"):
+        dw.plot.own_shape(distances + np.arange(12), thetas)
+    with pytest.raises(NonFiniteError, match="distances"):
+        dw.plot.own_shape(np.where(distances > 2, np.nan, distances), thetas)
+    with pytest.raises(ArgumentError, match="coordinate"):
+        dw.plot.own_shape(distances, thetas, coordinate=2)
     plt.close("all")
 
 
