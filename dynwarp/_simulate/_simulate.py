@@ -67,7 +67,8 @@ def simulate(
     - `steps`: the number of steps, where there are no `inputs` to count, or with `dt`.
     - `ts`: increasing times, shape `(T,)`.
     - `mode`: how a linear recurrence is run: `"scan"`, `"associative"` (parallel in time) or `"fft"`. `"auto"` is the
-      associative form on an accelerator and the scan on a CPU, where it is the fastest. Other models have the scan.
+      associative form on an accelerator and the scan on a CPU, where it is the fastest, but for one sequence of up to
+      some 32 modes that is not differentiated. Other models have the scan.
     - `include_initial`: puts `state0` first, where it is not there already.
     - `last_only`: returns the last state alone, shape `(n,)`, and holds no other: for transients, and for losses of
       long sequences that need no more.
