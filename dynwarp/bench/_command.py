@@ -64,6 +64,8 @@ def run(arguments: argparse.Namespace) -> int:
                 raise_if_pressed()
                 raise
     except DynwarpError as error:
+        if getattr(arguments, "debug", False):
+            raise
         _say(f"dynwarp bench: {str(error).removeprefix('bench: ')}", sys.stderr)
         return 2
     except BrokenPipeError:
@@ -71,6 +73,8 @@ def run(arguments: argparse.Namespace) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
     except OSError as error:
+        if getattr(arguments, "debug", False):
+            raise
         where = error.filename or "the output"
         _say(f"dynwarp bench: cannot write {where}: {error.strerror or error}", sys.stderr)
         return 1

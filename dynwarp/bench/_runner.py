@@ -21,7 +21,7 @@ from dynwarp.bench._ceilings import measure_ceilings
 from dynwarp.bench._compare import read_document
 from dynwarp.bench._environment import describe, revision
 from dynwarp.bench._interrupt import remember_interrupts
-from dynwarp.bench._measure import Settings, measure, one_line
+from dynwarp.bench._measure import NO_PLATFORM, Settings, measure, one_line
 from dynwarp.bench._peers import PeerPool, default_directory
 from dynwarp.bench._report import to_html, to_markdown
 from dynwarp.errors import ArgumentError, DeviceError, PrecisionError
@@ -70,13 +70,13 @@ def run_bench(
     for an unknown suite, case or peer and for a budget that is no number of seconds, `OSError` where the folder cannot
     be written.
     """
+    target = _device("gpu" if device is None and suite == "gpu" else device)
     if jnp.zeros(()).dtype != jnp.float64:
         raise PrecisionError('bench compares with float64: first set jax.config.update("jax_enable_x64", True).')
     say = echo or (lambda line: None)
     chosen = select(suite, names)
     if not chosen:
         raise ArgumentError(f"bench: none of {', '.join(names)} has a size in the suite {suite!r}.")
-    target = _device("gpu" if device is None and suite == "gpu" else device)
     limit = _BUDGETS[suite] if budget is None else budget
     if not limit >= 0:
         raise ArgumentError(f"bench: `budget` must be a number of seconds, 0 or more; got {limit:g}.")
@@ -227,14 +227,16 @@ def describe_size(size: Size) -> str:
 
 
 def _device(name: str | None) -> Any:
-    if name is None:
-        return jax.devices()[0]
     try:
-        return jax.devices(name)[0]
-    except RuntimeError:
+        there = jax.devices()
+    except NO_PLATFORM:
+        raise DeviceError("bench: JAX does not find the platform in JAX_PLATFORMS on this machine.") from None
+    try:
+        return there[0] if name is None else jax.devices(name)[0]
+    except NO_PLATFORM:
         raise DeviceError(
             f"bench: this machine, or this build of jaxlib, has no {name}; it has "
-            f"{', '.join(sorted({device.platform for device in jax.devices()}))}."
+            f"{', '.join(sorted({device.platform for device in there}))}."
         ) from None
 
 

@@ -14,6 +14,7 @@ import sys
 import jax
 import pytest
 
+from dynwarp import cli
 from dynwarp.bench import CASES, _command, _runner, compare, main, read_document, to_html, to_markdown, validate
 from dynwarp.bench._case import select
 from dynwarp.bench._ceilings import measure_ceilings
@@ -304,6 +305,8 @@ def test_command_measures_and_reports(tmp_path, monkeypatch, capsys):
 
 def test_command_mistakes_are_one_line(tmp_path, capsys):
     assert main(["--check", "--case", "nothing"]) == 2
+    with pytest.raises(ArgumentError, match="no case 'nothing'"):
+        cli.main(["bench", "--check", "--case", "nothing", "--debug"])
     assert main(["--check", "--case", "stein", "--peer-python", "torch"]) == 2
     assert main(["--check", "--case", "stein", "--peer-python", "sci=python"]) == 2
     assert main(["--check", "--case", "stein", "--peers", str(tmp_path / "none")]) == 2
