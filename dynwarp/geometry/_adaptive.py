@@ -92,6 +92,6 @@ def solve(problem: Problem, ts, seen_at, method: str, options: SolveOptions, the
         differentiate = jax.jacrev if method == "adjoint" else jax.jacfwd
         gradient, (states, result) = differentiate(observe, has_aux=True)(theta)
         tangents = jnp.swapaxes(gradient, 1, 2).astype(states.dtype)
-    tangents = problem.tangents_with_time(theta, seen_at, states, None, tangents)
     exponent = jnp.zeros(len(ts), states.dtype)
+    tangents = problem.tangents_with_time(theta, seen_at, states, None, tangents, exponent)
     return assemble(observation, states, tangents, exponent, problem.keep), result

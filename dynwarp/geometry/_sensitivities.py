@@ -56,15 +56,17 @@ class Problem(eqx.Module):
         input = None if self.manifold is None else self.manifold(theta, t)
         return self.step.model(t, state, input).astype(state.dtype)
 
-    def tangents_with_time(self, theta, times, states, previous, seen):
-        """Tangents of what is seen `(K, m, o)`, with those along time before them where it is a coordinate."""
+    def tangents_with_time(self, theta, times, states, previous, seen, exponent):
+        """Tangents of what is seen `(K, m, o)`, with those along time before them where it is a coordinate, all in
+        units of exp2(`exponent`)."""
         if not self.time:
             return seen
 
-        def along(t, state, previous):
-            return self.observation.push(state, self.velocity(theta, t, state, previous)[None])
+        def along(t, state, previous, exponent):
+            velocity = self.velocity(theta, t, state, previous) * jnp.exp2(-exponent)
+            return self.observation.push(state, velocity[None])
 
-        return jnp.concatenate([jax.vmap(along)(times, states, previous), seen], 1)
+        return jnp.concatenate([jax.vmap(along)(times, states, previous, exponent), seen], 1)
 
 
 def assemble(observation: Observation, states, seen, exponent, keep: bool) -> Sensitivities:
@@ -72,6 +74,15 @@ def assemble(observation: Observation, states, seen, exponent, keep: bool) -> Se
     metric = observation.metric(seen)
     finite = jnp.all(jnp.isfinite(states), -1) & jnp.all(jnp.isfinite(metric), (-1, -2))
     return Sensitivities(metric, states if keep else None, seen if keep else None, exponent, finite)
+
+
+def _excess(square: jax.Array) -> jax.Array:
+    """By which power of two to divide tangents of this squared length: 0 until they outgrow a quarter of the exponents
+    of their dtype."""
+    most = np.finfo(square.dtype).maxexp
+    power = jnp.round(jnp.log2(jnp.maximum(square, 1.0)) / 2)
+    power = jnp.where(square > 2.0 ** (most // 2), power, 0.0)
+    return jnp.where(jnp.isposinf(square), most // 2, power).astype(square.dtype)
 
 
 def forward(problem: Problem, theta) -> Sensitivities:
@@ -86,14 +97,11 @@ def forward(problem: Problem, theta) -> Sensitivities:
     )(basis)
     of_field = isinstance(schedule.clock, Clock)
     back = problem.time and not of_field
-    most = np.finfo(state.dtype).maxexp
-    limit = 2.0 ** (most // 2)
 
     def advance(carry, x):
         state, tangents, exponent, _, square = carry
         drive, d_drive, clock = x
-        more = jnp.where(square > limit, jnp.round(jnp.log2(jnp.maximum(square, 1.0)) / 2), 0.0)
-        more = jnp.where(jnp.isposinf(square), most // 2, more).astype(exponent.dtype)
+        more = _excess(square)
         exponent = exponent + more
         scale = jnp.exp2(-exponent)
         d_drive = jax.tree.map(lambda u: u * scale.astype(u.dtype), d_drive)
@@ -166,6 +174,7 @@ def reverse(problem: Problem, theta) -> Sensitivities:
     """Adjoints: for each kept state and each observed dimension, L_s = L_{s+1} A_s back to the start, all side by side.
 
     What they meet on the way is pulled back through the manifold once, so that the number of coordinates costs nothing.
+    Those of a kept state that outgrow their dtype are scaled as `forward` does.
     """
     step, schedule, observation = problem.step, problem.schedule, problem.observation
     clock = schedule.flat_clock()
@@ -175,21 +184,34 @@ def reverse(problem: Problem, theta) -> Sensitivities:
     ends, after = schedule.ends(), jnp.concatenate([before[1:], last[None]])
     rows = jax.vmap(jax.jacrev(observation))(after[ends])
 
-    def backward(adjoints, x):
-        index, before, drive, clock = x
-        adjoints = adjoints + jnp.where((ends == index)[:, None, None], rows, 0)
+    def backward(carry, x):
+        (adjoints, exponent), (index, before, drive, clock) = carry, x
+        more = _excess(jnp.max(jnp.sum(jax.lax.stop_gradient(adjoints) ** 2, -1), -1))
+        exponent = exponent + more
+        adjoints = adjoints * jnp.exp2(-more)[:, None, None] + jnp.where((ends == index)[:, None, None], rows, 0)
         _, transpose = jax.vjp(lambda z, u: step(z, u, clock), before, drive)
         adjoints, of_drive = jax.vmap(jax.vmap(transpose))(adjoints)
-        return adjoints, of_drive
+        return (adjoints, exponent), (of_drive, exponent)
 
     xs = (jnp.arange(len(before)), before, of_steps, clock)
-    adjoints, of_drives = jax.lax.scan(backward, jnp.zeros_like(rows), xs, reverse=True)
-    per_row = jax.tree.map(lambda x: jnp.moveaxis(x, 0, 2), of_drives)
+    carry = (jnp.zeros_like(rows), jnp.zeros(len(rows), rows.dtype))
+    (adjoints, exponent), (of_drives, exponents) = jax.lax.scan(backward, carry, xs, reverse=True)
+    units = jnp.exp2(exponents - exponent)
+
+    def in_units(x):
+        return x * units.reshape(*units.shape, *(1,) * (x.ndim - 2)).astype(x.dtype)
+
+    per_row = jax.tree.map(lambda x: jnp.moveaxis(in_units(x), 0, 2), of_drives)
     (gradient,) = jax.vmap(jax.vmap(lambda u, z: pull((u, z))))(per_row, adjoints)
+    # Adjoints that explode before the inputs move leave nothing of what they were at those that do.
+    least = 2.0 ** -(np.finfo(gradient.dtype).maxexp // 4)
+    lost = (exponent > 0) & (jnp.max(jnp.abs(gradient), (1, 2)) < least)
+    gradient = jnp.where(lost[:, None, None], jnp.nan, gradient)
     if schedule.first:
         at_first = jax.jacrev(lambda theta: observation(problem.start(theta)[1]))(theta)
         gradient = jnp.concatenate([at_first[None], gradient])
-    return _finish(problem, theta, state, after, gradient)
+        exponent = jnp.concatenate([jnp.zeros_like(exponent[:1]), exponent])
+    return _finish(problem, theta, state, after, gradient, exponent.astype(state.dtype))
 
 
 def reference(problem: Problem, theta) -> Sensitivities:
@@ -204,12 +226,12 @@ def reference(problem: Problem, theta) -> Sensitivities:
         return jax.vmap(problem.observation)(states), (state, after)
 
     gradient, (state, after) = jax.jacfwd(simulate, has_aux=True)(theta)
-    return _finish(problem, theta, state, after, gradient)
+    return _finish(problem, theta, state, after, gradient, jnp.zeros(len(gradient), state.dtype))
 
 
-def _finish(problem: Problem, theta, start, after, gradient) -> Sensitivities:
-    """From the states after all steps and d y_a / d theta_i of those kept, `(K, o, m)`."""
+def _finish(problem: Problem, theta, start, after, gradient, exponent) -> Sensitivities:
+    """From the states after all steps and d y_a / d theta_i of those kept, `(K, o, m)`, in units of exp2(exponent)."""
     states, previous, times = _kept(problem, start, after)
     seen = jnp.swapaxes(gradient, 1, 2).astype(states.dtype)
-    seen = problem.tangents_with_time(theta, times, states, previous, seen)
-    return assemble(problem.observation, states, seen, jnp.zeros(len(states), states.dtype), problem.keep)
+    seen = problem.tangents_with_time(theta, times, states, previous, seen, exponent)
+    return assemble(problem.observation, states, seen, exponent, problem.keep)

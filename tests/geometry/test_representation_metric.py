@@ -273,13 +273,21 @@ def test_a_code_for_each_point():
         metric(_Power(), line, jnp.array([[0.1], [1.9]]), state0=jnp.zeros(1))
 
 
-def test_exploding_tangents_have_a_scale():
+@pytest.mark.parametrize("way", ["forward", "adjoint"])
+def test_exploding_tangents_have_a_scale(way):
     net = dw.models.LinearRNN(jnp.array([[1e30]]), jnp.ones((1, 1)), jnp.ones((1, 1)))
     line = dw.tasks.Line(jnp.eye(12)[0], jnp.ones(1))
-    found = metric(net, line, jnp.zeros((1, 1)), state0=jnp.zeros(1), throw=False)
+    found = metric(net, line, jnp.zeros((1, 1)), state0=jnp.zeros(1), method=way, throw=False)
     assert (found.result == dw.RESULTS.diverged).all()
     logs = jnp.log(found.G[0, :, 0, 0]) / 2 + found.log_scale[0]
     np.testing.assert_allclose(logs, np.arange(12) * 30 * np.log(10), rtol=1e-12)
+    late = dw.tasks.Line(jnp.eye(12)[-1], jnp.ones(1))
+    found = metric(net, late, jnp.zeros((1, 1)), state0=jnp.zeros(1), method=way, throw=False)
+    # Forwards nothing has exploded; backwards that is not to be seen, and said.
+    if way == "forward":
+        assert found.G[0, -1, 0, 0] == 1
+    else:
+        assert (found.result == dw.RESULTS.non_finite).all()
 
 
 def test_float32_under_jit_and_vmap():
