@@ -29,7 +29,8 @@ class WarpingConfig:
     """Sizes of the warping study; the defaults are the preset "quick".
 
     Units and seeds of all networks; steps of time of the two kinds of tasks, and delays of the memory tasks; steps
-    and rates of the trainings, decoding among them. Of the experiment: tasks' conditions, those with noise and its
+    and rates of the trainings, decoding among them; noise of units in that of subtraction; points a side of the grid
+    between which geodesics are found, 0 for none. Of the experiment: tasks' conditions, those with noise and its
     strengths (of inputs, of units), the delay; points at which a metric is held, and times; strength of the penalty;
     points a side of the grid on which it is looked at, and of that on which curvature is integrated.
     """
@@ -44,8 +45,10 @@ class WarpingConfig:
     memory_steps: int = 800
     memory_rate: float = 6e-3
     decoding_steps: int = 300
+    unit_noise: float = 0.1
+    geodesic_points: int = 4
     delays: tuple[float, ...] = (1.0,)
-    causal_evidence: tuple[str, ...] = ("task", "ratio", "whole", "readout")
+    causal_evidence: tuple[str, ...] = ("task", "whole", "readout")
     causal_memory: tuple[str, ...] = ("task", "whole")
     causal_noises: tuple[tuple[float, float], ...] = ()
     causal_noisy: tuple[str, ...] = ("task", "whole", "readout")
@@ -75,6 +78,7 @@ PRESETS = {
         causal_noises=((0.1, 0.0), (0.0, 0.1), (0.25, 0.025)),
         causal_delays=(3.5,),
         penalty_points=128,
+        geodesic_points=8,
         check_points=81,
         curvature_points=64,
     ),

@@ -251,15 +251,17 @@ def _others(lanes: list[Lane]) -> list[Claim]:
     solving = [x for x in lanes if x.solved]
     if solving:
         least = min(x.output_ratio for x in solving)
+        enough = sum(x.output_ratio >= WARPED for x in solving)
         free = [x for x in solving if x.unwarped and x.condition in HELD]
         claims.append(
             Claim(
                 "the metric of the outputs warps in every network that has learned",
                 silent,
-                f"<G_rel> / <G_irr> of the outputs at the answers is at least {least:.2g} in {len(solving)} networks; "
+                f"<G_rel> / <G_irr> of the outputs at the answers is at least {WARPED:g} in {enough} of {len(solving)} "
+                f"networks and at least {least:.2g} in all; "
                 f"of the states {_span(x.state_ratio for x in free) if free else 'not measured'} in those that are "
                 "held and not warped",
-                "new" if least >= WARPED else "fails",
+                "new" if enough == len(solving) else "holds in part" if enough >= 0.9 * len(solving) else "fails",
             )
         )
     for task in tasks:

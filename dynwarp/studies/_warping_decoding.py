@@ -105,8 +105,9 @@ def decoding(config) -> Part:
     text = (
         f"{task.n_neurons} simulated neurons with cosine tuning, which differ in rate and depth, in bins of "
         f"{1000 * task.dt:g} ms; a SpikeDecoder, attention over units and a GRU of {config.units} units, trained on "
-        "Poisson counts; the metric of the GRU's states over the expected counts. The recordings of the paper were "
-        "not to be had."
+        "Poisson counts: the parts of POSSM, of which a GRU is one of three backbones. The metric of its states over "
+        "the expected counts, on a ring of directions by an interval of speeds. The recordings of the paper were not "
+        "to be had."
     )
     return Part("Decoding of reaches", text, claims, values, (drawn,))
 

@@ -17,6 +17,8 @@ from dynwarp.studies._study import Claim, Part, StudyFigure, new_figure
 
 # Of the decades that a stretch makes in a trial, the part from which on it has begun.
 _BEGUN = 0.1
+# Of a film.
+_FRAMES = 8
 
 
 def dimension(config) -> Part:
@@ -155,6 +157,7 @@ def evidence(config) -> Part:
     solved = loss <= 0.05 * here.task.chance_level
     early = [value <= times[-1] / 4 for value in begun.values()]
     last = {name: float(np.median(x[:, -1])) for name, x in (("ratio", ratio), ("boundary", stretch))}
+    seen, aligned = _alignment(trained, times)
     claims = (
         Claim(
             "evidence: mean squared error of the network",
@@ -190,6 +193,13 @@ def evidence(config) -> Part:
             f"{begun['boundary']:.2g} by the stretch at the boundary, of {times[-1]:g}; early is the first quarter",
             _told(solved, "holds" if all(early) else "holds in part" if any(early) else "fails"),
         ),
+        Claim(
+            "the readout looks along the relevant variable rather than along the irrelevant one",
+            "the cosines are those of the public copy of the code; what the paper says of them is not known",
+            "|cos| between the gradient of the output and the tangents at the end, median over the grid: "
+            f"{aligned[0]:.2f} for the relevant variable and {aligned[1]:.2f} for the irrelevant one",
+            _told(solved, "new" if aligned[0] >= 2 * aligned[1] else "fails"),
+        ),
     )
     figure, axes = new_figure(4, width=3.4, height=3.4)
     plot.timeline(
@@ -215,12 +225,52 @@ def evidence(config) -> Part:
         "ratio": ratio.tolist(),
         "boundary": stretch.tolist(),
         "begins": begun,
+        "alignment": aligned,
     }
     text = (
         f"{config.units} tanh units, {config.seeds} seeds, fresh trials without noise, Adam. Both contexts together, "
         "on the 11 x 11 grid of the evidence; medians over seeds."
     )
-    return Part("Integration of evidence", text, claims, values, (drawn,))
+    films = films_of("evidence", metrics[0, 0], square, times, ("relevant", "irrelevant"))
+    return Part("Integration of evidence", text, claims, values, (drawn, *films, seen))
+
+
+def films_of(name: str, G, grid, times, names, *, kinds=("tissot", "grid"), first: int = 0) -> tuple[StudyFigure, ...]:
+    """Tissot's ellipses and the warped grid over time, from the step `first` on."""
+    from matplotlib.figure import Figure
+
+    frames = np.unique(np.linspace(first, len(times) - 1, _FRAMES).round().astype(int))
+    told = {
+        "tissot": ("Tissot's ellipses over time (axes: square roots of the stretches).", "Ellipses that grow apart."),
+        "grid": ("The grid of the inputs in lengths of the states, over time.", "A net of lines that is stretched."),
+    }
+    films = []
+    for kind in kinds:
+        ax = Figure(figsize=(3.6, 3.6), dpi=72, layout="constrained").subplots()
+        film = plot.animation(
+            G[..., frames, :, :], grid, kind=kind, power=0.25, times=times[frames], interval=250.0, ax=ax
+        )
+        ax.set(xlabel=names[0], ylabel=names[1])
+        films.append(StudyFigure(f"{name}-film-{kind}", film, *told[kind]))
+    return tuple(films)
+
+
+def _alignment(trained, times) -> tuple[StudyFigure, list[float]]:
+    """How far the readout looks along both variables, over time and, medians, at the end."""
+    map, readout = trained.nets[0]
+    grid = trained.problem.manifold.grid(7)
+    found = geometry.representation_metric(map, trained.problem.manifold, grid, state0=jnp.zeros(map.state_size))
+    cosines = np.asarray(geometry.decoder_alignment(found.states, found.tangents, readout).norm)
+    figure, ax = new_figure(width=5.0)
+    curves = {"relevant": cosines[..., 0], "irrelevant": cosines[..., 1]}
+    plot.timeline(times, curves, label="|cos| with the gradient of the output", ax=ax)
+    drawn = StudyFigure(
+        "alignment",
+        figure,
+        "How far the readout looks along the variables: cosines between its gradient and the tangents.",
+        "Two curves with bands over the evidence.",
+    )
+    return drawn, np.median(cosines[..., -1, :], axis=(0, 1, 2)).tolist()
 
 
 def _begins(times: np.ndarray, curve: np.ndarray) -> float:

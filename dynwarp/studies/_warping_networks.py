@@ -422,6 +422,12 @@ def metric(model, here: Problem, points, *, at=None, space: Any = None, batch_si
     return np.asarray(found.G)
 
 
+def states(model, here: Problem, points, step: int) -> np.ndarray:
+    """The states over points at a step, `(..., n)`."""
+    found = representation_metric(model, here.manifold, points, state0=jnp.zeros(model.state_size), at=(step,))
+    return np.asarray(found.states)[..., 0, :]
+
+
 def spaces(net) -> dict[str, Any]:
     """Functions of the state whose metric is told apart: of states, of rates, of outputs."""
     _, readout = net

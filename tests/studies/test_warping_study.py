@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from PIL import Image
 
 from dynwarp import models, tasks
 from dynwarp.errors import ArgumentError, PrecisionError
@@ -17,6 +18,7 @@ from dynwarp.studies import _warping_causal as causal
 from dynwarp.studies import _warping_evidence as on_evidence
 from dynwarp.studies import _warping_memory as on_memory
 from dynwarp.studies import _warping_networks as networks
+from dynwarp.studies._study import Part, StudyResult
 
 study = importlib.import_module("dynwarp.studies._warping")
 TINY = study.WarpingConfig(
@@ -193,6 +195,30 @@ def test_other_claims():
     )
     assert verdicts[only] == "holds in part"
     assert verdicts[noisy] == "fails"
+
+
+def test_verdict_on_a_collapse():
+    def verdict(flat, loss=0.01):
+        return on_memory._Collapse(np.array(flat), None, None, None, 1, loss).verdict
+
+    assert verdict([0.6, 0.1, 0.1]) == "holds"
+    assert verdict([0.6, 0.25, 0.25]) == verdict([0.6, 0.4, 0.1]) == "holds in part"
+    assert verdict([0.6, 0.4, 0.4]) == "fails"
+    assert verdict([0.6, 0.1, 0.1], loss=0.2) == "not reached"
+
+
+def test_films(tmp_path):
+    grid = np.stack(np.meshgrid(np.arange(2.0), np.arange(3.0), indexing="ij"), -1)
+    times = np.arange(1.0, 5)
+    G = times[:, None, None] * np.eye(2) * np.ones((2, 3, 1, 1, 1))
+    films = on_evidence.films_of("evidence", G, grid, times, ("a", "b"), first=1)
+    part = Part("Films", "", (), {}, films)
+    folder = StudyResult("films", "Films", "nowhere", {}, (part,)).write(tmp_path)
+    written = sorted((folder / "figures").iterdir())
+    assert [path.name for path in written] == ["evidence-film-grid.gif", "evidence-film-tissot.gif"]
+    with Image.open(written[0]) as picture:
+        assert picture.n_frames == 3
+    assert (folder / "report.html").read_text().count("data:image/gif") == 2
 
 
 def test_experiment_in_a_tiny_size():
