@@ -10,13 +10,13 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from dynwarp._checks import check_positive_integer, check_shape
+from dynwarp._checks import as_real, check_positive_integer, check_shape
 from dynwarp._compat import concrete
 from dynwarp._results import RESULTS
 from dynwarp._typing import Scalar
 from dynwarp.dynamics._stepping import as_floating
 from dynwarp.errors import ArgumentError
-from dynwarp.geometry._frames import independence, invert_upper, solve_transposed
+from dynwarp.geometry import _pointwise as pointwise
 from dynwarp.geometry._gauss_bonnet import GaussBonnet, gauss_bonnet
 from dynwarp.geometry._geodesics import (
     Geodesic,
@@ -31,7 +31,6 @@ from dynwarp.geometry._geodesics import (
 )
 from dynwarp.geometry._interpolant import dtype_of, interpolate, tensor_axes
 from dynwarp.geometry._karcher import KarcherMean, karcher_mean
-from dynwarp.geometry._pointwise import sectional, status, stretches, tolerance_of
 
 
 class AbstractChart(eqx.Module):
@@ -62,11 +61,11 @@ class AbstractChart(eqx.Module):
 
     @abc.abstractmethod
     def _connection(self, x):
-        """R, and the Christoffel symbols of the second kind."""
+        """Whether the directions are independent, and the Christoffel symbols of the second kind."""
 
     @abc.abstractmethod
     def _curvature(self, x):
-        """R, and the Riemann tensor with all indices down."""
+        """The same, R, and the Riemann tensor with all indices down; finite where it is not valid, too."""
 
     @abc.abstractmethod
     def _bend(self, x, v, w):
@@ -84,27 +83,27 @@ class AbstractChart(eqx.Module):
 
     def metric(self, x: Float[Array, " m"]) -> Float[Array, "m m"]:
         """G_ij, shape `(m, m)`."""
-        return _metric(self, self._point(x, "metric"))
+        return pointwise.metric(self, self._point(x, "metric"))
 
     def volume(self, x: Float[Array, " m"]) -> Scalar:
         """sqrt(det G), the volume per volume of coordinates; 0 where the metric is degenerate."""
-        return _volume(self, self._point(x, "volume"))
+        return pointwise.volume(self, self._point(x, "volume"))
 
     def christoffel(self, x: Float[Array, " m"]) -> Float[Array, "m m m"]:
         """Gamma^k_ij = `[k, i, j]`, symmetric in i and j."""
-        return _christoffel(self, self._point(x, "christoffel"))
+        return pointwise.christoffel(self, self._point(x, "christoffel"))
 
     def riemann(self, x: Float[Array, " m"]) -> Float[Array, "m m m m"]:
         """R_ijkl, all indices down."""
-        return _riemann(self, self._point(x, "riemann"))
+        return pointwise.riemann(self, self._point(x, "riemann"))
 
     def ricci(self, x: Float[Array, " m"]) -> Float[Array, "m m"]:
         """Ric_jl = G^ik R_ijkl, both indices down."""
-        return _ricci(self, self._point(x, "ricci"))
+        return pointwise.ricci(self, self._point(x, "ricci"))
 
     def scalar_curvature(self, x: Float[Array, " m"]) -> Scalar:
         """S = G^jl Ric_jl: 2 K of a surface, m (m - 1) / r^2 of a sphere."""
-        return _scalar_curvature(self, self._point(x, "scalar_curvature"))
+        return pointwise.scalar_curvature(self, self._point(x, "scalar_curvature"))
 
     def gaussian_curvature(self, x: Float[Array, " m"]) -> Scalar:
         """K = R_1212 / det G of a surface.
@@ -116,7 +115,7 @@ class AbstractChart(eqx.Module):
                 f"gaussian_curvature is that of a surface, of 2 dimensions; this has {self.dim}: see `riemann` and "
                 "`scalar_curvature`."
             )
-        return _scalar_curvature(self, self._point(x, "gaussian_curvature")) / 2
+        return pointwise.scalar_curvature(self, self._point(x, "gaussian_curvature")) / 2
 
     def sectional_curvature(self, x: Float[Array, " m"], v: Float[Array, " m"], w: Float[Array, " m"]) -> Scalar:
         """R(v, w, v, w) / (|v|^2 |w|^2 - <v, w>^2), the Gaussian curvature of the surface of geodesics in the plane of
@@ -132,7 +131,9 @@ class AbstractChart(eqx.Module):
         -1.0
         """
         caller = "sectional_curvature"
-        return sectional(self, self._point(x, caller), self._point(v, caller, "v"), self._point(w, caller, "w"))
+        return pointwise.sectional(
+            self, self._point(x, caller), self._point(v, caller, "v"), self._point(w, caller, "w")
+        )
 
     def principal_stretches(self, x: Float[Array, " m"], *, reference: Any = None) -> Float[Array, " m"]:
         """The factors by which lengths in a reference are stretched, least first, `(m,)`: the square roots of the
@@ -157,16 +158,16 @@ class AbstractChart(eqx.Module):
         if reference is not None and not isinstance(reference, AbstractChart):
             reference = as_floating(reference)
             check_shape(reference, "reference", (self.dim,) * 2, caller=f"{type(self).__name__}.principal_stretches")
-        return stretches(self, x, reference)
+        return pointwise.stretches(self, x, reference)
 
     def isotropy(self, x: Float[Array, " m"], *, reference: Any = None) -> Scalar:
         """The least principal stretch over the largest: 1 where angles are kept, 0 where the metric is degenerate."""
         found = self.principal_stretches(x, reference=reference)
-        return found[0] / found[-1]
+        return found[0] / jnp.where(found[-1] > 0, found[-1], 1)
 
     def distortion(self, x: Float[Array, " m"], *, reference: Any = None) -> Scalar:
         """|log(G_ref^-1/2 G G_ref^-1/2)|, the affine-invariant distance of the metrics: 0 of an isometry,
-        2 log(s) sqrt(m) of a similarity by s, infinite where one is degenerate."""
+        2 log(s) sqrt(m) of a similarity by s, infinite where G is degenerate."""
         return 2 * jnp.linalg.norm(jnp.log(self.principal_stretches(x, reference=reference)))
 
     def status(self, x: Float[Array, " m"]) -> RESULTS:
@@ -182,13 +183,14 @@ class AbstractChart(eqx.Module):
         True
         """
         x = self._point(x, "status")
-        return status(self, x, within(self, x))
+        return pointwise.status(self, x, within(self, x))
 
     def exp(self, x: Float[Array, " m"], v: Float[Array, " m"]) -> Float[Array, " m"]:
         """The exponential map: the end of the geodesic of unit time that leaves x with the velocity v, `(m,)`.
 
-        Integrated by diffrax (Dopri8, rtol 1e-12; 1e-6 in float32). Coordinates are not wrapped into their periods. NaN
-        where the geodesic leaves the chart before, so that the metric degenerates.
+        Integrated by diffrax (Dopri8, rtol 1e-12; 1e-6 in float32), differentiable in both modes. Coordinates are not
+        wrapped into their periods, and a geodesic may leave the `bounds`, where `fn` goes on: `status` tells. NaN where
+        the metric degenerates on the way.
         """
         return exponential(self, self._point(x, "exp"), self._point(v, "exp", "v"))
 
@@ -325,7 +327,7 @@ class AbstractChart(eqx.Module):
         >>> round(float(jnp.arctan2(H[1, 0], H[0, 0]) / area), 9)
         -1.0
         """
-        loop = self._curve(loop, "holonomy")
+        loop = self._curve(loop, "loop", "holonomy")
         first, last = (loop(jnp.asarray(s)) for s in (0.0, 1.0))
         gap = [d if p is None else d - p * jnp.round(d / p) for d, p in zip(last - first, self.periods)]
         known = concrete(jnp.max(jnp.abs(jnp.stack(gap))))
@@ -388,16 +390,20 @@ class AbstractChart(eqx.Module):
         1.0
         """
         v = self._point(v, "parallel_transport", "v")
-        return transport(self, self._curve(curve, "parallel_transport"), v)
+        return transport(self, self._curve(curve, "curve", "parallel_transport", v.dtype), v)
 
-    def _curve(self, curve, caller):
+    def _curve(self, curve, name, caller, dtype=None):
+        """The curve as a function; points, in `dtype` if it is given, become a spline."""
+        caller = f"{type(self).__name__}.{caller}"
         if callable(curve):
+            # What a closure holds may be traced, so that the shape is asked of a value.
+            check_shape(curve(jnp.zeros((), dtype)), f"{name}(s)", (self.dim,), caller=caller)
             return curve
         curve = as_floating(curve)
-        check_shape(curve, "curve", ("n", self.dim), caller=f"{type(self).__name__}.{caller}")
+        check_shape(curve, name, ("n", self.dim), caller=caller)
         if len(curve) < 4:
-            raise ArgumentError(f"{caller}: `curve` must hold at least 4 points; got {len(curve)}.")
-        return spline(curve)
+            raise ArgumentError(f"{caller}: `{name}` must hold at least 4 points; got {len(curve)}.")
+        return spline(curve if dtype is None else curve.astype(dtype))
 
     def surrogate(self, grid: int | Sequence[int]) -> Self:
         """The same with `fn` replaced by its interpolant on a tensor grid, for geodesics, distance matrices and maps of
@@ -441,14 +447,10 @@ class AbstractChart(eqx.Module):
             )
 
     def _point(self, x, caller, name="x"):
-        x = as_floating(x)
-        check_shape(x, name, (self.dim,), caller=f"{type(self).__name__}.{caller}")
+        caller = f"{type(self).__name__}.{caller}"
+        x = as_real(x, name, caller=caller)
+        check_shape(x, name, (self.dim,), caller=caller)
         return x
-
-    def _check(self, factor, *values):
-        """The values where the coordinate directions are independent, NaN elsewhere."""
-        valid = independence(factor) >= tolerance_of(self, factor.dtype)
-        return tuple(jnp.where(valid, value, jnp.nan) for value in values)
 
 
 class _Regularised(eqx.Module):
@@ -463,49 +465,8 @@ class _Regularised(eqx.Module):
         return self.chart._metric(x) + self.scale**2 * added
 
 
-@eqx.filter_jit
-def _metric(chart, x):
-    return chart._metric(x)
-
-
-@eqx.filter_jit
-def _volume(chart, x):
-    return jnp.prod(jnp.diagonal(chart._factor(x)))
-
-
-@eqx.filter_jit
-def _christoffel(chart, x):
-    return chart._check(*chart._connection(x))[0]
-
-
-@eqx.filter_jit
-def _riemann(chart, x):
-    return chart._check(*chart._curvature(x))[0]
-
-
-@eqx.filter_jit
-def _ricci(chart, x):
-    factor, riemann = chart._curvature(x)
-    # With R^{-1} = A: G^ik = A_ia A_ka.
-    inverse = invert_upper(factor)
-    return chart._check(factor, jnp.einsum("ia,ka,ijkl->jl", inverse, inverse, riemann, precision="highest"))[0]
-
-
-@eqx.filter_jit
-def _scalar_curvature(chart, x):
-    factor, riemann = chart._curvature(x)
-    return chart._check(factor, total_curvature(factor, riemann))[0]
-
-
 def _where_found(geodesic, value):
     return jnp.where(geodesic.result == RESULTS.successful, value, jnp.nan)
-
-
-def total_curvature(factor: Float[Array, "m m"], riemann: Float[Array, "m m m m"]) -> Scalar:
-    """The scalar curvature, from the components of the Riemann tensor in an orthonormal frame."""
-    for _ in range(4):
-        riemann = jnp.moveaxis(solve_transposed(factor, riemann), 0, -1)
-    return jnp.einsum("abab->", riemann)
 
 
 def check_chart(fn: Any, dim: Any, periods: Any, bounds: Any, caller: str) -> tuple[int, tuple, tuple]:

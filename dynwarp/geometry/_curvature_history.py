@@ -18,11 +18,11 @@ from dynwarp._simulate._runge_kutta import RUNGE_KUTTA
 from dynwarp._typing import State
 from dynwarp.dynamics._stepping import as_floating, is_field
 from dynwarp.errors import ArgumentError
-from dynwarp.geometry._chart import total_curvature
 from dynwarp.geometry._frames import independence, invert_upper, orthonormal_frame
 from dynwarp.geometry._jets import push_jet
 from dynwarp.geometry._kinks import refuse_kinks
 from dynwarp.geometry._observation import Observation, as_readout, check_observation
+from dynwarp.geometry._pointwise import total_curvature
 from dynwarp.geometry._schedule import Step, explicit
 from dynwarp.geometry._sensitivities import Problem
 from dynwarp.geometry._setting import (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
 # Above this many dimensions LAPACK is faster than formulas, and the programs stay small.
@@ -47,6 +48,22 @@ def upper_factor(metric: Float[Array, "m m"]) -> Float[Array, "m m"]:
         for j in range(i + 1, m):
             rows[i][j] = (metric[i, j] - sum(rows[k][i] * rows[k][j] for k in range(i))) / rows[i][i]
     return jnp.stack([jnp.stack(row) for row in rows])
+
+
+def semidefinite_factor(metric: Float[Array, "m m"]) -> Float[Array, "m m"]:
+    """The same with rows of zeros for directions that depend on those before them, up to rounding; NaN where G has a
+    negative eigenvalue."""
+    m = metric.shape[0]
+    rest, rows = metric, []
+    slack = 4 * m * jnp.finfo(metric.dtype).eps * jnp.diagonal(metric)
+    for i in range(m):
+        square = rest[i, i]
+        full = square > slack[i]
+        dependent = jnp.all(rest[i, i:] ** 2 <= slack[i] * jnp.diagonal(metric)[i:])
+        row = jnp.where(full, rest[i] / jnp.sqrt(jnp.where(full, square, 1)), jnp.where(dependent, 0, jnp.nan))
+        rows.append(jnp.where(np.arange(m) < i, 0, row))
+        rest = rest - jnp.outer(rows[-1], rows[-1])
+    return jnp.stack(rows)
 
 
 def solve_upper(factor: Float[Array, "m m"], rhs: Float[Array, "m ..."]) -> Float[Array, "m ..."]:

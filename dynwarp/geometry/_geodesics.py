@@ -6,7 +6,6 @@ import itertools
 from collections.abc import Callable
 from typing import Any
 
-import diffrax
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -25,6 +24,7 @@ from dynwarp.geometry._collocation import (
     newton_step,
 )
 from dynwarp.geometry._frames import invert_upper
+from dynwarp.geometry._integration import integrate
 from dynwarp.geometry._legendre import twice_integrated
 from dynwarp.geometry._search import CURVE, LENGTH, SEGMENTS, length_of, search
 
@@ -196,7 +196,7 @@ def exponential(chart, x, v) -> jax.Array:
         x, v = state
         return v, -chart._bend(x, v, v)
 
-    return _integrate(field, (x.astype(dtype), v.astype(dtype)))[0]
+    return integrate(field, (x.astype(dtype), v.astype(dtype)))[0]
 
 
 @eqx.filter_jit
@@ -207,7 +207,7 @@ def transport(chart, curve: Callable[[Any], Any], v) -> jax.Array:
         point, velocity = jax.jvp(curve, (t,), (jnp.ones_like(t),))
         return -chart._bend(point, velocity, v)
 
-    return _integrate(field, v)
+    return integrate(field, v)
 
 
 @eqx.filter_jit
@@ -220,28 +220,7 @@ def holonomy(chart, loop: Callable[[Any], Any]) -> jax.Array:
         point, velocity = jax.jvp(loop, (t,), (jnp.ones_like(t),))
         return -jax.vmap(lambda v: chart._bend(point, velocity, v), 1, 1)(vectors)
 
-    return factor @ _integrate(field, invert_upper(factor))
-
-
-def _integrate(field, state) -> Any:
-    """The state at time 1; NaN where the solver gave up."""
-    dtype = jax.tree.leaves(state)[0].dtype
-    rtol, atol = (1e-12, 1e-13) if dtype == jnp.float64 else (1e-6, 1e-7)
-    smallest = float(jnp.finfo(dtype).eps) * 1e-2
-    solution = diffrax.diffeqsolve(
-        diffrax.ODETerm(field),  # pyright: ignore[reportArgumentType]
-        diffrax.Dopri8(),
-        t0=jnp.zeros((), dtype),
-        t1=jnp.ones((), dtype),
-        dt0=None,
-        y0=state,
-        stepsize_controller=diffrax.PIDController(rtol=rtol, atol=atol, dtmin=smallest, force_dtmin=False),
-        adjoint=diffrax.DirectAdjoint(),
-        max_steps=4096,
-        throw=False,
-    )
-    succeeded = solution.result == diffrax.RESULTS.successful
-    return jax.tree.map(lambda y: jnp.where(succeeded, y[-1], jnp.nan), solution.ys)
+    return factor @ integrate(field, invert_upper(factor))
 
 
 def spline(points: Float[Array, "n m"]) -> Callable[[Any], Any]:
@@ -257,7 +236,7 @@ class _Spline(eqx.Module):
     def __call__(self, s):
         from scipy.interpolate import CubicSpline
 
-        n = len(self.points)
+        n, s = len(self.points), jnp.asarray(s, self.points.dtype)
         cubics = jnp.asarray(CubicSpline(np.linspace(0, 1, n), np.eye(n)).c, self.points.dtype)
         i = jnp.clip(jnp.floor(jax.lax.stop_gradient(s) * (n - 1)).astype(jnp.int32), 0, n - 2)
         h = s - i.astype(s.dtype) / (n - 1)

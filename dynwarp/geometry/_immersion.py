@@ -12,6 +12,7 @@ from dynwarp._checks import check_shape
 from dynwarp.errors import ArgumentError
 from dynwarp.geometry._chart import AbstractChart, check_chart, evaluate
 from dynwarp.geometry._frames import invert_upper, orthonormal_frame, solve_upper
+from dynwarp.geometry._pointwise import masked, sound
 
 
 class Immersion(AbstractChart):
@@ -100,17 +101,18 @@ class Immersion(AbstractChart):
         return jacobian, hessian
 
     def _split(self, x):
-        """R, and the second derivatives in the tangent frame, `(m, m, m)`, and normal to it, `(m, m, N)`."""
+        """Whether the directions are independent, R, and the second derivatives in the tangent frame, `(m, m, m)`, and
+        normal to it, `(m, m, N)`."""
         jacobian, hessian = self._derivatives(x)
         frame, factor = orthonormal_frame(jacobian)
         second = jnp.moveaxis(hessian, 0, -1)
         tangent = jnp.einsum("Na,ijN->aij", frame, second, precision="highest")
         normal = second - jnp.einsum("Na,aij->ijN", frame, tangent, precision="highest")
-        return factor, tangent, normal
+        return *sound(self, factor), tangent, normal
 
     def _connection(self, x):
-        factor, tangent, _ = self._split(x)
-        return factor, solve_upper(factor, tangent)
+        valid, factor, tangent, _ = self._split(x)
+        return valid, solve_upper(factor, tangent)
 
     def _bend(self, x, v, w):
         # One second derivative along the two directions, whatever m; QR halves the digits that G^-1 would lose.
@@ -132,20 +134,20 @@ class Immersion(AbstractChart):
         return energy, gradient, diagonal, upper / steps[1:-1, None, None], size
 
     def _curvature(self, x):
-        factor, _, normal = self._split(x)
+        valid, factor, _, normal = self._split(x)
         products = jnp.einsum("ikN,jlN->ijkl", normal, normal, precision="highest")
-        return factor, products - jnp.swapaxes(products, 2, 3)
+        return valid, factor, products - jnp.swapaxes(products, 2, 3)
 
 
 @eqx.filter_jit
 def _second_fundamental_form(chart, x):
-    factor, _, normal = chart._split(x)
-    return chart._check(factor, normal)[0]
+    valid, _, _, normal = chart._split(x)
+    return masked(valid, normal)
 
 
 @eqx.filter_jit
 def _mean_curvature(chart, x):
-    factor, _, normal = chart._split(x)
+    valid, factor, _, normal = chart._split(x)
     inverse = invert_upper(factor)
     trace = jnp.einsum("ia,ja,ijN->N", inverse, inverse, normal, precision="highest")
-    return chart._check(factor, trace / chart.dim)[0]
+    return masked(valid, trace / chart.dim)

@@ -10,7 +10,8 @@ from jaxtyping import Array
 
 from dynwarp._checks import check_shape
 from dynwarp.geometry._chart import AbstractChart, check_chart, evaluate
-from dynwarp.geometry._frames import solve_transposed, solve_upper, upper_factor
+from dynwarp.geometry._frames import semidefinite_factor, solve_transposed, solve_upper, upper_factor
+from dynwarp.geometry._pointwise import sound
 
 
 class Metric(AbstractChart):
@@ -26,8 +27,8 @@ class Metric(AbstractChart):
       in float64, which leaves about 8 digits.
 
     **Methods:** `metric`, `volume`, `christoffel`, `riemann`, `ricci`, `scalar_curvature`, `gaussian_curvature`; `exp`,
-    `log`, `distance`, `geodesic`, `connect`, `parallel_transport`; `surrogate`. NaN where the metric is not
-    positive definite.
+    `log`, `distance`, `geodesic`, `connect`, `parallel_transport`; `surrogate`. NaN where the metric has a
+    negative eigenvalue.
 
     **Raises:** `ArgumentError`, `ShapeError` for what does not fit.
 
@@ -66,12 +67,12 @@ class Metric(AbstractChart):
         return metric
 
     def _factor(self, x):
-        return upper_factor(self._metric(x))
+        return semidefinite_factor(self._metric(x))
 
     def _connection(self, x):
-        factor = self._factor(x)
+        valid, factor = sound(self, self._factor(x))
         lower = _lower_christoffel(jax.jacfwd(self._metric)(x))
-        return factor, solve_upper(factor, solve_transposed(factor, lower))
+        return valid, solve_upper(factor, solve_transposed(factor, lower))
 
     def _bend(self, x, v, w):
         metric = self._metric(x)
@@ -97,7 +98,7 @@ class Metric(AbstractChart):
         return jnp.sum(energies), gradient[:-1, 1] + gradient[1:, 0], diagonal, hessian[1:-1, 0, :, 1], metrics
 
     def _curvature(self, x):
-        factor = self._factor(x)
+        valid, factor = sound(self, self._factor(x))
         gradient, hessian = jax.jacfwd(self._metric)(x), jax.jacfwd(jax.jacfwd(self._metric))(x)
         # Components of Gamma_p,ij along an orthonormal frame, so that no inverse metric is formed.
         framed = solve_transposed(factor, _lower_christoffel(gradient))
@@ -105,7 +106,7 @@ class Metric(AbstractChart):
         # hessian[i, l, j, k] = d_j d_k G_il
         second = jnp.einsum("iljk->ijkl", hessian) + jnp.einsum("jkil->ijkl", hessian)
         bend = (second - jnp.swapaxes(second, 2, 3)) / 2
-        return factor, bend + products - jnp.swapaxes(products, 2, 3)
+        return valid, factor, bend + products - jnp.swapaxes(products, 2, 3)
 
 
 def _lower_christoffel(gradient):

@@ -193,6 +193,40 @@ def test_rank_deficiency_is_nan():
     assert jnp.isnan(g.Metric(lambda x: jnp.diag(jnp.stack([x[0], -x[1]])), dim=2).volume(x))
 
 
+def test_degenerate_metrics():
+    """Semidefinite ones, the last up to rounding, which have a volume and stretches; NaN below zero."""
+    tilted = np.array([0.1, 0.7, -0.3])
+    charts = {
+        "first": g.Metric(lambda x: jnp.diag(jnp.stack([0 * x[0], x[1]])), dim=2),
+        "nothing": g.Metric(lambda x: jnp.zeros((4, 4)) * x[0], dim=4),
+        "collapsed": g.Immersion(lambda x: 0 * x[0] * jnp.ones(3), dim=2),
+        "rounded": g.Metric(lambda x: jnp.outer(tilted, tilted) * x[0], dim=3),
+    }
+    for chart in charts.values():
+        x = jnp.full(chart.dim, 1.1)
+        assert chart.status(x) == dw.RESULTS.singular
+        assert chart.volume(x) == chart.isotropy(x) == 0
+        assert jnp.isnan(chart.scalar_curvature(x))
+        assert jnp.isinf(chart.distortion(x))
+    largest = charts["rounded"].principal_stretches(jnp.ones(3))[-1]
+    np.testing.assert_allclose(largest, np.linalg.norm(tilted), rtol=1e-12)
+    assert jnp.isnan(g.Metric(lambda x: jnp.array([[0.0, 1.0], [1.0, 1.0]]), dim=2).volume(jnp.ones(2)))
+
+
+def test_points_without_curvature_leave_gradients_alone():
+    """At the pole; between the poles the curvature is constant, and the volume grows with the sine."""
+    sphere = g.Immersion(_sphere, dim=2)
+
+    @jax.jit
+    @jax.grad
+    def slope(latitudes):
+        points = jnp.stack([latitudes, jnp.ones_like(latitudes)], 1)
+        return jnp.nansum(jax.vmap(lambda x: sphere.ricci(x)[1, 1])(points))
+
+    latitudes = jnp.array([0.0, 0.5])
+    np.testing.assert_allclose(slope(latitudes), jnp.sin(2 * latitudes), atol=1e-13)
+
+
 def test_float32_and_gradient():
     surface = g.Immersion(_torus, dim=2)
     x = POINTS[0]
