@@ -100,7 +100,8 @@ def run_bench(
     }
     path = None if out is None else pathlib.Path(out) / f"{suite}-{target.platform}.json"
     if path is not None:
-        _keep(path, say)
+        if suite != "check":
+            _keep(path, say)
         write(path, document)  # a full disk or a forbidden folder is found out before the work, not after it
     beside_cpu: dict[str, dict[str, Any]] = {}
     try:

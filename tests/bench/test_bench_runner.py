@@ -162,6 +162,15 @@ def test_fresh_closure_fails_the_gate(register):
     assert "compiled again for fresh values" in problem
 
 
+def test_compilations_that_go_unheard_fail_the_gate(register, monkeypatch):
+    # A JAX that calls its events by other names must not make the gate one that nothing fails.
+    register("fine")
+    monkeypatch.setattr(jax.monitoring, "register_event_duration_secs_listener", lambda listener: None)
+    monkeypatch.setattr(jax.monitoring, "unregister_event_duration_listener", lambda listener: None)
+    (problem,) = gate(run_bench(suite="check"))
+    assert "does not tell when it compiles" in problem
+
+
 def test_callback_fails_the_gate(register):
     def call_back(x):
         shape = jax.ShapeDtypeStruct(x.shape, x.dtype)
