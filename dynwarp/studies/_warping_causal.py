@@ -19,6 +19,8 @@ SOLVED, UNLEARNED = 0.05, 0.5
 UNWARPED = 0.25
 # Of the outputs, warped: the direction that matters is stretched at least so many times as much, in squares of lengths.
 WARPED = 4.0
+# A ratio of 1 was held: it is at most this, or one by this.
+EVEN = 1.25
 # The conditions that hold the metric of the states, the whole tensor of which is checked.
 HELD = ("ratio", "rigid", "whole")
 
@@ -215,6 +217,21 @@ def _others(lanes: list[Lane]) -> list[Claim]:
                 f"{_span(x.loss for x in rates)} of chance, index of the rates {_span(x.rate_index for x in rates)}, "
                 f"of the states {_span(x.state_index for x in rates)}",
                 refuted(rates, _select(lanes, task=task, condition="task", noise=networks.SILENCE)),
+            )
+        )
+    for task in tasks:
+        equal = _select(lanes, task=task, condition="ratio", noise=networks.SILENCE)
+        if not equal:
+            continue
+        learned = sum(x.solved and 1 / EVEN <= x.state_ratio <= EVEN for x in equal)
+        claims.append(
+            Claim(
+                f"{task}: with the ratio of the diagonal held at 1 training does not converge",
+                "so (second-hand; shown for evidence)",
+                f"{learned} of {len(equal)} networks learn with a ratio between {1 / EVEN:g} and {EVEN:g}: loss "
+                f"{_span(x.loss for x in equal)} of chance, <G_rel> / <G_irr> of the states at the answers "
+                f"{_span(x.state_ratio for x in equal)}",
+                "fails" if learned else "holds" if all(x.loss >= UNLEARNED for x in equal) else "not reached",
             )
         )
     here = _select(lanes, task=networks.EVIDENCE, noise=networks.SILENCE)

@@ -183,9 +183,11 @@ def test_other_claims():
     shaken = networks.Noise(0.0, 0.1)
     lanes = [
         _lane("task", 0.001, 2.0), _lane("readout", 1.0, 0.2, ratio=1.0), _lane("warp copy", 1e-3, 2.0),
+        _lane("ratio", 0.01, 1.5),
         _lane("warp ratio", 0.2, 2.0), _lane("task", 0.01, 2.0, noise=shaken), _lane("whole", 0.02, 0.1, noise=shaken),
     ]  # fmt: skip
     verdicts = {claim.statement: claim.verdict for claim in causal.claims_of(lanes)}
+    assert verdicts["evidence: with the ratio of the diagonal held at 1 training does not converge"] == "fails"
     assert verdicts["a network whose outputs are forbidden to warp does not learn"] == "new"
     assert verdicts["the metric of the outputs warps in every network that has learned"] == "new"
     only = "evidence: a network that was trained to warp alone solves the task with a fitted readout"
