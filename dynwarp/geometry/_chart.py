@@ -31,6 +31,7 @@ from dynwarp.geometry._geodesics import (
 )
 from dynwarp.geometry._interpolant import dtype_of, interpolate, tensor_axes
 from dynwarp.geometry._karcher import KarcherMean, karcher_mean
+from dynwarp.geometry._search import Effort
 
 
 class AbstractChart(eqx.Module):
@@ -70,6 +71,10 @@ class AbstractChart(eqx.Module):
     @abc.abstractmethod
     def _bend(self, x, v, w):
         """Gamma(v, w), (m,), unchecked."""
+
+    @abc.abstractmethod
+    def _bend_derivatives(self, x, v):
+        """The derivatives of Gamma(v, v) in x and in v, (m, m) each, and itself, unchecked."""
 
     @abc.abstractmethod
     def _polyline(self, points, steps):
@@ -194,21 +199,26 @@ class AbstractChart(eqx.Module):
         """
         return exponential(self, self._point(x, "exp"), self._point(v, "exp", "v"))
 
-    def connect(self, x: Float[Array, " m"], y: Float[Array, " m"], *, nodes: int = 12, turns: int = 1) -> Geodesic:
+    def connect(
+        self, x: Float[Array, " m"], y: Float[Array, " m"], *, nodes: int = 12, panels: int = 16, turns: int = 1
+    ) -> Geodesic:
         """The shortest geodesic found from x to y, as a curve, with a code and with the runner-up.
 
         From the straight line in the chart, the nearer way around each period and up to `turns` more either way around,
-        a polyline of 32 segments is shortened until it is a minimum; the shortest, and those within 3 % of it, are
-        refined by Newton's method on Legendre collocation in 16 panels of `nodes` nodes each, whose ends move to where
-        the coordinates turn. Where the code is successful it is a geodesic that no other one nearby undercuts, to about
-        1e-8; that no shorter one exists is certain only within the injectivity radius. Under `jax.vmap` the lanes that
-        are hard take the time, not all of them. Differentiable once in the points and the chart, by the implicit
-        function theorem.
+        a polyline of 32 segments, or of as many as `panels`, is shortened until it is a minimum; the shortest and those
+        within 3 % of it are refined by Newton's method on Legendre collocation, in panels of `nodes` nodes each whose
+        ends move to where the coordinates turn. Where the code is successful it is a geodesic that no other one nearby
+        undercuts, to about 1e-8; that no shorter one exists is certain only within the injectivity radius. Under
+        `jax.vmap` the lanes that are hard take the time, not all of them. Differentiable once in the points and the
+        chart, by the implicit function theorem.
+
+        **Arguments:** `panels`: 16 do for smooth surfaces; on a rough one, where lanes are `inaccurate` or not found,
+        take 64, of 8 nodes.
 
         **Raises:** `ArgumentError` for an end outside of the `bounds`; under `jax.jit` that is the code `outside`.
 
         **Cost:** (2 turns + 1)^p polylines, p being the number of periodic coordinates, and for the best of them about
-        4 iterations of 16 systems of size `nodes` m.
+        4 iterations of `panels` systems of size `nodes` m.
 
         **Example:** a way in the hyperbolic plane, its logarithm and points at equal distances.
 
@@ -224,19 +234,21 @@ class AbstractChart(eqx.Module):
         >>> [round(float(value), 6) for value in plane.exp(x, way.velocity)]
         [0.0, 4.0]
         """
-        return connect(self, *self._ends(x, y, nodes, turns, "connect"))
+        return connect(self, *self._ends(x, y, nodes, panels, turns, "connect"))
 
     def log(
-        self, x: Float[Array, " m"], y: Float[Array, " m"], *, nodes: int = 12, turns: int = 1
+        self, x: Float[Array, " m"], y: Float[Array, " m"], *, nodes: int = 12, panels: int = 16, turns: int = 1
     ) -> Float[Array, " m"]:
         """The logarithm: the velocity at x of the shortest geodesic found that is at y at time 1, `(m,)`.
 
         NaN where none was found; `connect` tells why.
         """
-        found = self.connect(x, y, nodes=nodes, turns=turns)
+        found = self.connect(x, y, nodes=nodes, panels=panels, turns=turns)
         return _where_found(found, found.velocity)
 
-    def distance(self, x: Float[Array, " m"], y: Float[Array, " m"], *, nodes: int = 12, turns: int = 1) -> Scalar:
+    def distance(
+        self, x: Float[Array, " m"], y: Float[Array, " m"], *, nodes: int = 12, panels: int = 16, turns: int = 1
+    ) -> Scalar:
         """The length of the shortest geodesic found from x to y; NaN where none was. Pairs: `jax.vmap`.
 
         Being least, lengths have the square of the error of the curve: they are given where the speed varies by less
@@ -249,9 +261,11 @@ class AbstractChart(eqx.Module):
         >>> round(float(length / jnp.log(2)), 9)
         2.0
         """
-        return distance(self, *self._ends(x, y, nodes, turns, "distance"))
+        return distance(self, *self._ends(x, y, nodes, panels, turns, "distance"))
 
-    def distances(self, points: Float[Array, "n m"], *, nodes: int = 12, turns: int = 1) -> Float[Array, "n n"]:
+    def distances(
+        self, points: Float[Array, "n m"], *, nodes: int = 12, panels: int = 16, turns: int = 1
+    ) -> Float[Array, "n n"]:
         """The distances between all pairs of n points, `(n, n)`, symmetric; each pair is solved once.
 
         NaN where no geodesic was found; `distance` and `connect` tell more of one pair. Differentiable like `distance`.
@@ -265,22 +279,22 @@ class AbstractChart(eqx.Module):
         >>> [round(float(value), 9) for value in found[0] / jnp.log(2)]
         [0.0, 1.0, 3.0]
         """
-        nodes, turns = self._options(nodes, turns, "distances")
+        effort = self._effort(nodes, panels, turns, "distances")
         points = as_floating(points)
         check_shape(points, "points", ("n", self.dim), caller=f"{type(self).__name__}.distances")
         self._check_inside(points, "points", "distances")
-        return pairwise(self, points, nodes, turns)
+        return pairwise(self, points, effort)
 
     def geodesic(
-        self, x: Float[Array, " m"], y: Float[Array, " m"], n: int, *, nodes: int = 12, turns: int = 1
+        self, x: Float[Array, " m"], y: Float[Array, " m"], n: int, *, nodes: int = 12, panels: int = 16, turns: int = 1
     ) -> Float[Array, "n m"]:
         """n points of it at equal distances, both ends among them, `(n, m)`; NaN where none was found."""
         n = check_positive_integer(n, "n", minimum=2, caller=f"{type(self).__name__}.geodesic")
-        found = self.connect(x, y, nodes=nodes, turns=turns)
+        found = self.connect(x, y, nodes=nodes, panels=panels, turns=turns)
         return _where_found(found, jax.vmap(found)(jnp.linspace(0, 1, n, dtype=found.start.dtype)))
 
     def karcher_mean(
-        self, points: Float[Array, "n m"], *, weights: Any = None, nodes: int = 12, turns: int = 1
+        self, points: Float[Array, "n m"], *, weights: Any = None, nodes: int = 12, panels: int = 16, turns: int = 1
     ) -> KarcherMean:
         """The point of which the squares of the distances to n points, `(n, m)`, are least on average, certified.
 
@@ -291,12 +305,12 @@ class AbstractChart(eqx.Module):
 
         **Cost:** about 10 logarithms of each point.
 
-        **Limits:** it needs a logarithm of every point. On tori of states of rough networks (gain 1.3) 54 to 100 of 100
-        distances are found, and fewer logarithms: one that is missing makes all of it `singular`. The mean may be one
-        of several unless the `radius` is small. Example: see [`KarcherMean`][dynwarp.geometry.KarcherMean].
+        **Limits:** it needs a logarithm of every point: one that is missing makes all of it `singular`, as on rough
+        surfaces, where `panels=64` helps. The mean may be one of several unless the `radius` is small. Example: see
+        [`KarcherMean`][dynwarp.geometry.KarcherMean].
         """
         caller = f"{type(self).__name__}.karcher_mean"
-        nodes, turns = self._options(nodes, turns, "karcher_mean")
+        effort = self._effort(nodes, panels, turns, "karcher_mean")
         points = as_floating(points)
         check_shape(points, "points", ("n", self.dim), caller=caller)
         self._check_inside(points, "points", "karcher_mean")
@@ -305,7 +319,7 @@ class AbstractChart(eqx.Module):
         known = concrete(weights)
         if known is not None and not (known > 0).all():
             raise ArgumentError(f"{caller}: `weights` must be positive; got {known.min()}.")
-        return karcher_mean(self, points, weights / jnp.sum(weights), nodes, turns)
+        return karcher_mean(self, points, weights / jnp.sum(weights), effort)
 
     def holonomy(self, loop: Any) -> Float[Array, "m m"]:
         """How tangents turn that are carried parallel around a loop, `(m, m)`, orthogonal, in an orthonormal frame.
@@ -425,16 +439,17 @@ class AbstractChart(eqx.Module):
         fn = interpolate(self, type(self)._value, grid)
         return eqx.tree_at(lambda chart: chart.fn, self, fn)
 
-    def _ends(self, x, y, nodes, turns, caller):
+    def _ends(self, x, y, nodes, panels, turns, caller):
         x, y = self._point(x, caller), self._point(y, caller, "y")
         self._check_inside(x, "x", caller)
         self._check_inside(y, "y", caller)
-        return x, y, *self._options(nodes, turns, caller)
+        return x, y, self._effort(nodes, panels, turns, caller)
 
-    def _options(self, nodes, turns, caller):
+    def _effort(self, nodes, panels, turns, caller):
         caller = f"{type(self).__name__}.{caller}"
         nodes = check_positive_integer(nodes, "nodes", minimum=4, caller=caller)
-        return nodes, check_positive_integer(turns, "turns", minimum=0, caller=caller)
+        panels = check_positive_integer(panels, "panels", minimum=2, caller=caller)
+        return Effort(nodes, panels, check_positive_integer(turns, "turns", minimum=0, caller=caller))
 
     def _check_inside(self, x, name, caller):
         """Raises for points outside of the bounds, where they are known."""

@@ -40,12 +40,13 @@ class Solved(NamedTuple):
 
 
 class Linear(NamedTuple):
-    """The equations linearised: of the force at the nodes, of how it follows the joints at both ends of a panel, and of
-    the inner joints with the force eliminated."""
+    """The equations linearised: the inverse of how those of a panel follow the force at its nodes, how the force
+    follows the joints at both ends of a panel, and the inner joints with the force eliminated, in rows of three blocks:
+    of the joint before, of itself, of the next one."""
 
-    matrix: Float[Array, "P nm nm"]
+    inverse: Float[Array, "P nm nm"]
     response: Float[Array, "P n m 2m"]
-    joints: Array
+    joints: tuple[Array, Array, Array]
 
 
 def grid_of(path: Panels):
@@ -82,12 +83,7 @@ def linearise(chart, path: Panels) -> tuple[tuple[Array, Array], tuple[Array, Ar
     grid = grid_of(path)
     count, n, m = path.force.shape
 
-    def local(p, v):
-        bend = chart._bend(p, v, v)
-        return bend, bend
-
-    both = jax.vmap(jax.vmap(jax.jacfwd(local, (0, 1), has_aux=True)))
-    (of_point, of_velocity), bend = both(*evaluate_panels(path))
+    of_point, of_velocity, bend = jax.vmap(jax.vmap(chart._bend_derivatives))(*evaluate_panels(path))
     blocks = jnp.einsum("qiab,ij->qiajb", of_point, grid.position)
     blocks = blocks + jnp.einsum("qiab,ij->qiajb", of_velocity, grid.velocity)
     matrix = blocks.reshape(count, n * m, n * m) + jnp.eye(n * m, dtype=bend.dtype)
@@ -96,7 +92,9 @@ def linearise(chart, path: Panels) -> tuple[tuple[Array, Array], tuple[Array, Ar
     right = jnp.concatenate(
         [(1 - t) * of_point - of_velocity, t * of_point + of_velocity, residual[..., None]], axis=-1
     )
-    solved = jnp.linalg.solve(matrix, right.reshape(count, n * m, -1)).reshape(count, n, m, -1)
+    # Inverted, since solves that do not wait for each other can block both threads of a machine of two cores for good.
+    inverse = jnp.linalg.inv(matrix)
+    solved = jnp.matmul(inverse, right.reshape(count, n * m, -1), precision="highest").reshape(count, n, m, -1)
     response, own = solved[..., :-1], solved[..., -1]
 
     # The jumps of the velocity at the inner knots as functions of the joints.
@@ -105,12 +103,8 @@ def linearise(chart, path: Panels) -> tuple[tuple[Array, Array], tuple[Array, Ar
     steps = jnp.diff(path.knots)[:, None, None]
     start = (of_joints - jnp.einsum("i,piab->pab", grid.start, response)) / steps
     end = (of_joints - jnp.einsum("i,piab->pab", grid.start + grid.weights, response)) / steps
-    i = jnp.arange(count - 1)
-    joints = jnp.zeros((count - 1, m, count - 1, m), bend.dtype)
-    joints = joints.at[i, :, i].set(end[:-1, :, m:] - start[1:, :, :m])
-    joints = joints.at[i[1:], :, i[:-1]].set(end[1:-1, :, :m])
-    joints = joints.at[i[:-1], :, i[1:]].set(-start[1:-1, :, m:])
-    linear = Linear(matrix, response, joints)
+    joints = (end[:-1, :, :m], end[:-1, :, m:] - start[1:, :, :m], -start[1:, :, m:])
+    linear = Linear(inverse, response, joints)
     velocities = end_velocities(path)
     value = (residual, velocities[1][:-1] - velocities[0][1:])
     return value, _step(path, own, value[1], linear), linear
@@ -119,12 +113,10 @@ def linearise(chart, path: Panels) -> tuple[tuple[Array, Array], tuple[Array, Ar
 def _step(path, own, jump, linear):
     """The changes of the force and of the inner joints, from what the force of each panel is to change for itself."""
     grid, steps = grid_of(path), jnp.diff(path.knots)[:, None]
-    count, _, m = own.shape
     start = jnp.einsum("i,pia->pa", grid.start, own) / steps
     end = jnp.einsum("i,pia->pa", grid.start + grid.weights, own) / steps
     right = end[:-1] - start[1:] - jump
-    size = (count - 1) * m
-    moved = jnp.linalg.solve(linear.joints.reshape(size, size), right.reshape(size)).reshape(count - 1, m)
+    moved, _ = _eliminate(*linear.joints, right)
     ends = jnp.pad(moved, ((1, 1), (0, 0)))
     ends = jnp.concatenate([ends[:-1], ends[1:]], axis=1)
     return -own - jnp.einsum("piab,pb->pia", linear.response, ends), moved
@@ -134,7 +126,7 @@ def newton_step(path: Panels, value, linear: Linear):
     """The step that other values of the equations lead to."""
     residual, jump = value
     count, n, m = residual.shape
-    own = jnp.linalg.solve(linear.matrix, residual.reshape(count, n * m, 1)).reshape(count, n, m)
+    own = jnp.matmul(linear.inverse, residual.reshape(count, n * m, 1), precision="highest").reshape(count, n, m)
     return _step(path, own, jump, linear)
 
 
@@ -189,12 +181,36 @@ def _size(path, value):
 def _index(chart, path, linear):
     """The number of negative eigenvalues of the Hessian of the energy in the inner joints: 0 at a minimum, and 1 for
     each conjugate point that has been passed, of a path whose panels are all minimal."""
-    count, _, m = path.force.shape
-    size = (count - 1) * m
     metrics = jax.vmap(chart._metric)(path.joints[1:-1])
-    hessian = jnp.einsum("iab,ibjc->iajc", metrics, linear.joints).reshape(size, size)
-    # Scaled to a unit diagonal, so that rounding is judged by the direction that it is in.
-    root = jnp.sqrt(jnp.abs(jnp.diagonal(hessian)))
-    root = jnp.where(root > 0, root, 1)
-    hessian = jnp.where(jnp.isfinite(hessian), (hessian + hessian.T) / 2, 0) / root / root[:, None]
-    return jnp.sum(jnp.linalg.eigvalsh(hessian) < -_ZERO)
+    before, own, after = (jnp.einsum("iab,ibc->iac", metrics, block) for block in linear.joints)
+    # Judged by the rounding of the direction that it is in.
+    slack = _ZERO * jnp.abs(jnp.diagonal(own, axis1=1, axis2=2))
+    own = own + slack[:, :, None] * jnp.eye(own.shape[1], dtype=own.dtype)
+    _, pivots = _eliminate(before, own, after, jnp.zeros(own.shape[:2], own.dtype))
+    return jnp.sum(pivots < 0)
+
+
+def _eliminate(before, own, after, rhs):
+    """The solution of a block tridiagonal system, (K, m), and its pivots, as many of which are negative as eigenvalues
+    of the matrix where it is symmetric. Rows are not exchanged: at a minimum there is no need to."""
+
+    def forward(carry, row):
+        beyond, value = carry
+        before, own, after, rhs = row
+        table = jnp.concatenate([own - before @ beyond, after, (rhs - before @ value)[:, None]], 1)
+        pivots = []
+        for i in range(m):
+            pivots.append(table[i, i])
+            row = table[i] / table[i, i]
+            table = (table - table[:, i : i + 1] * row).at[i].set(row)
+        solved = table[:, m:]
+        return (solved[:, :m], solved[:, m]), (solved, jnp.stack(pivots))
+
+    def back(below, solved):
+        value = solved[:, m] - solved[:, :m] @ below
+        return value, value
+
+    m = rhs.shape[1]
+    zero = jnp.zeros((m, m), own.dtype)
+    _, (solved, pivots) = jax.lax.scan(forward, (zero, zero[0]), (before, own, after, rhs))
+    return jax.lax.scan(back, zero[0], solved, reverse=True)[1], pivots

@@ -26,7 +26,7 @@ from dynwarp.geometry._collocation import (
 from dynwarp.geometry._frames import invert_upper
 from dynwarp.geometry._integration import integrate
 from dynwarp.geometry._legendre import twice_integrated
-from dynwarp.geometry._search import CURVE, LENGTH, SEGMENTS, length_of, search
+from dynwarp.geometry._search import CURVE, LENGTH, Effort, length_of, search
 
 # Where the speed varies by more than this power of eps there is nothing to differentiate.
 _USABLE = 0.2
@@ -51,7 +51,7 @@ class Geodesic(eqx.Module):
     - `index`: the number of conjugate points on it: 0 of a minimum.
     - `result`: `outside` where an end or the way leaves the `bounds`; `max_steps_reached` where no geodesic was found;
       `saddle` where the only one found is no minimum; `inaccurate` where the speed, which is constant along a geodesic,
-      varies by more than eps^0.5 (1.5e-8 in float64), so that more `nodes` are needed.
+      varies by more than eps^0.5 (1.5e-8 in float64), so that more `panels` or `nodes` are needed.
     - `knots`, `joints`, `acceleration`: the ends of its panels, `(P + 1,)`, the points there, `(P + 1, m)`, and in each
       panel the Legendre coefficients of the second derivative in the parameter of the panel, `(P, nodes, m)`.
     """
@@ -82,13 +82,13 @@ class Geodesic(eqx.Module):
 
 
 @eqx.filter_jit
-def connect(chart, x, y, nodes: int, turns: int) -> Geodesic:
+def connect(chart, x, y, effort: Effort) -> Geodesic:
     """The shortest of the geodesics from x to y that are found from straight lines in the chart, one for each way
     around each period."""
     dtype = jnp.result_type(x, y)
     x, y = x.astype(dtype), y.astype(dtype)
-    windings, chords = _chords(chart, x, y, turns)
-    frozen, found = _found(chart, x, chords, nodes)
+    windings, chords = _chords(chart, x, y, effort.turns)
+    frozen, found = _found(chart, x, chords, effort)
     # One more step, of which the matrix is held: its derivative is that of the solution, by the implicit function
     # theorem.
     path = _from_to(found.path, x, x + chords[found.which])
@@ -117,12 +117,12 @@ def connect(chart, x, y, nodes: int, turns: int) -> Geodesic:
 
 
 @eqx.filter_jit
-def distance(chart, x, y, nodes: int, turns: int) -> jax.Array:
+def distance(chart, x, y, effort: Effort) -> jax.Array:
     """The length of the shortest geodesic found, NaN where it is not certain."""
     dtype = jnp.result_type(x, y)
     x, y = x.astype(dtype), y.astype(dtype)
-    _, chords = _chords(chart, x, y, turns)
-    _, found = _found(chart, x, chords, nodes)
+    _, chords = _chords(chart, x, y, effort.turns)
+    _, found = _found(chart, x, chords, effort)
     # The length is least, so that its derivative is that with the inner points held.
     path = _from_to(found.path, x, x + chords[found.which])
     length, spread = length_of(chart, path)
@@ -140,12 +140,12 @@ def _chords(chart, x, y, turns):
     return windings, jnp.stack(nearer) + jnp.asarray(windings * periods, x.dtype)
 
 
-def _found(chart, x, chords, nodes):
+def _found(chart, x, chords, effort):
     """The search, in which nothing is differentiated."""
     arrays, static = eqx.partition((chart, x, chords), eqx.is_array)
     frozen, x, chords = eqx.combine(jax.lax.stop_gradient(arrays), static)
-    lines = x + jnp.linspace(0, 1, SEGMENTS + 1, dtype=x.dtype)[:, None] * chords[:, None]
-    return frozen, jax.lax.stop_gradient(search(frozen, lines, nodes))
+    lines = x + jnp.linspace(0, 1, effort.segments + 1, dtype=x.dtype)[:, None] * chords[:, None]
+    return frozen, jax.lax.stop_gradient(search(frozen, lines, effort))
 
 
 def _from_to(path, x, y):
@@ -179,11 +179,11 @@ def _result(chart, found, path, spread):
 
 
 @eqx.filter_jit
-def pairwise(chart, points, nodes: int, turns: int) -> jax.Array:
+def pairwise(chart, points, effort: Effort) -> jax.Array:
     """All distances, of the upper triangle."""
     n = len(points)
     i, j = np.triu_indices(n, 1)
-    found = jax.vmap(lambda x, y: distance(chart, x, y, nodes, turns))(points[i], points[j])
+    found = jax.vmap(lambda x, y: distance(chart, x, y, effort))(points[i], points[j])
     return jnp.zeros((n, n), points.dtype).at[i, j].set(found).at[j, i].set(found)
 
 

@@ -120,6 +120,14 @@ class Immersion(AbstractChart):
         frame, factor = orthonormal_frame(jax.jacfwd(self._embed)(x))
         return solve_upper(factor, jnp.matmul(frame.T, second, precision="highest"))
 
+    def _bend_derivatives(self, x, v):
+        def bend(x, v):
+            value = self._bend(x, v, v)
+            return value, value
+
+        (of_point, of_velocity), value = jax.jacfwd(bend, (0, 1), has_aux=True)(x, v)
+        return of_point, of_velocity, value
+
     def _polyline(self, points, steps):
         # Chords in R^N, so that neither the chart nor a coarse step distorts them.
         jacobians, hessians = jax.vmap(self._derivatives)(points[1:-1])

@@ -10,6 +10,7 @@ from jaxtyping import Array, Float
 from dynwarp._results import RESULTS
 from dynwarp._typing import Scalar
 from dynwarp.geometry._geodesics import connect
+from dynwarp.geometry._search import Effort
 
 _ITERATIONS = 60
 # The power of eps to which the gradient is to vanish, relative to the radius.
@@ -48,14 +49,14 @@ class KarcherMean(eqx.Module):
 
 
 @eqx.filter_jit
-def karcher_mean(chart, points, weights, nodes: int, turns: int) -> KarcherMean:
+def karcher_mean(chart, points, weights, effort: Effort) -> KarcherMean:
     """By steps to the mean of the logarithms; the derivative is that of the implicit function theorem."""
     arrays, static = eqx.partition((chart, points, weights), eqx.is_array)
     frozen, fixed, shares = eqx.combine(jax.lax.stop_gradient(arrays), static)
     eps = jnp.finfo(points.dtype).eps
 
     def logarithms(chart, points, p):
-        found = jax.vmap(lambda x: connect(chart, p, x, nodes, turns))(points)
+        found = jax.vmap(lambda x: connect(chart, p, x, effort))(points)
         good = (found.result == RESULTS.successful) | (found.result == RESULTS.inaccurate)
         return found.velocity, found.length, jnp.all(good)
 

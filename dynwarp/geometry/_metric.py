@@ -11,6 +11,8 @@ from jaxtyping import Array
 from dynwarp._checks import check_shape
 from dynwarp.geometry._chart import AbstractChart, check_chart, evaluate
 from dynwarp.geometry._frames import semidefinite_factor, solve_transposed, solve_upper, upper_factor
+from dynwarp.geometry._interpolant import Interpolant
+from dynwarp.geometry._jets import jet_at
 from dynwarp.geometry._pointwise import sound
 
 
@@ -81,21 +83,41 @@ class Metric(AbstractChart):
         factor = upper_factor(metric)
         return solve_upper(factor, solve_transposed(factor, (along_v @ w + along_w @ v - of_both) / 2))
 
+    def _bend_derivatives(self, x, v):
+        metric, first, second = self._jet(x)
+        factor = upper_factor(metric)
+
+        def solve(rhs):
+            return solve_upper(factor, solve_transposed(factor, rhs))
+
+        # first[k, a, b] = d_k G_ab; `lower` is Gamma_c,jb v_b.
+        turn = jnp.einsum("jcb,b->cj", first, v)
+        lower = (turn + jnp.einsum("kcj,k->cj", first, v) - turn.T) / 2
+        bend = solve(lower @ v)
+        change = jnp.einsum("kicb,i,b->ck", second, v, v) - jnp.einsum("kcab,a,b->ck", second, v, v) / 2
+        return solve(change - jnp.einsum("kcb,b->ck", first, bend)), solve(2 * lower), bend
+
     def _polyline(self, points, steps):
         # Straight in the chart, each segment with the metric of its middle.
-        def segment(ends, step):
-            chord = ends[1] - ends[0]
-            return chord @ self._metric((ends[0] + ends[1]) / 2) @ chord / (2 * step)
+        def segment(start, end, step):
+            chord = end - start
+            metric, first, second = self._jet((start + end) / 2)
+            # Of chord . G . chord / 2: how it follows the chord, the middle, and both.
+            pull, push = metric @ chord, jnp.einsum("kab,a,b->k", first, chord, chord) / 4
+            both = jnp.einsum("lkb,b->kl", first, chord) / 2
+            even = metric + jnp.einsum("klab,a,b->kl", second, chord, chord) / 8
+            odd = both + both.T
+            upper = even - 2 * metric - both + both.T
+            blocks = (even - odd, even + odd, upper)
+            return jax.tree.map(lambda a: a / step, (chord @ pull / 2, push - pull, push + pull, blocks))
 
-        def first(ends, step):
-            value, gradient = jax.value_and_grad(segment)(ends, step)
-            return gradient, (value, gradient)
-
-        ends = jnp.stack([points[:-1], points[1:]], axis=1)
-        hessian, (energies, gradient) = jax.vmap(jax.jacfwd(first, has_aux=True))(ends, steps)
-        diagonal = hessian[:-1, 1, :, 1] + hessian[1:, 0, :, 0]
+        energies, of_start, of_end, (start, end, upper) = jax.vmap(segment)(points[:-1], points[1:], steps)
         metrics = jax.vmap(self._metric)(points[1:-1]) * (1 / steps[1:] + 1 / steps[:-1])[:, None, None]
-        return jnp.sum(energies), gradient[:-1, 1] + gradient[1:, 0], diagonal, hessian[1:-1, 0, :, 1], metrics
+        return jnp.sum(energies), of_end[:-1] + of_start[1:], end[:-1] + start[1:], upper[1:-1], metrics
+
+    def _jet(self, x):
+        """The metric, its first and its second derivatives, the axes of which come first."""
+        return jet_at(self.fn, x) if isinstance(self.fn, Interpolant) else jet_at(self._metric, x)
 
     def _curvature(self, x):
         valid, factor = sound(self, self._factor(x))

@@ -14,8 +14,8 @@ from dynwarp.geometry._collocation import Panels, evaluate_panels, grid_of, solv
 from dynwarp.geometry._legendre import collocation
 from dynwarp.geometry._polyline import Polyline, equidistribute, resample, shorten, turning
 
-PANELS = 16
-SEGMENTS = 32
+# The least number of segments of a polyline.
+_SEGMENTS = 32
 _ROUNDS, _TIES = 5, 1
 _ITERATIONS = 30
 # How many lanes are shortened, and refined, at once.
@@ -26,6 +26,19 @@ _EVEN, _FALL = 0.5, 0.6
 _MARGIN = 1.03
 # The speed may vary by these powers of eps; of the length only the square of the variation is lost.
 CURVE, LENGTH = 0.5, 0.4
+
+
+class Effort(NamedTuple):
+    """What a search may take: nodes in each panel, panels, and turns more around each period, either way."""
+
+    nodes: int
+    panels: int
+    turns: int
+
+    @property
+    def segments(self) -> int:
+        """Those of a polyline, a multiple of the panels."""
+        return self.panels * max(1, _SEGMENTS // self.panels)
 
 
 class Solution(NamedTuple):
@@ -71,19 +84,19 @@ def length_of(chart, path: Panels):
     return length, spread
 
 
-def search(chart, starts: Float[Array, "W L+1 m"], nodes: int) -> Found:
+def search(chart, starts: Float[Array, "W L+1 m"], effort: Effort) -> Found:
     """One pair; under `vmap` all lanes are worked off together."""
     arrays, static = eqx.partition(chart, eqx.is_array)
-    found = _lanes(static, nodes)(arrays, starts[None])
+    found = _lanes(static, effort)(arrays, starts[None])
     return jax.tree.map(lambda a: a[0], found)
 
 
-def _lanes(static, nodes):
+def _lanes(static, effort):
     """The search over lanes, (B, W, L + 1, m), which under `vmap` becomes one over more lanes."""
 
     @jax.custom_batching.custom_vmap
     def run(arrays, starts):
-        return _search(eqx.combine(arrays, static), starts, nodes)
+        return _search(eqx.combine(arrays, static), starts, effort)
 
     @run.def_vmap
     def rule(size, batched, arrays, starts):
@@ -100,7 +113,7 @@ def _lanes(static, nodes):
     return run
 
 
-def _search(chart, starts, nodes) -> Found:
+def _search(chart, starts, effort) -> Found:
     """Rounds: polylines are shortened, those that may be the shortest refined, and what is not resolved begins again
     with its knots where the coordinates turn."""
     lanes, ways, vertices, m = starts.shape
@@ -109,9 +122,9 @@ def _search(chart, starts, nodes) -> Found:
     lines = Polyline(starts.reshape(total, vertices, m), knots, jnp.full(total, jnp.inf, dtype), jnp.zeros(total, bool))
     solved = Solution(
         Panels(
-            knots[:, :: vertices // PANELS],
-            lines.points[:, :: vertices // PANELS],
-            jnp.zeros((total, PANELS, nodes, m), dtype),
+            knots[:, :: vertices // effort.panels],
+            lines.points[:, :: vertices // effort.panels],
+            jnp.zeros((total, effort.panels, effort.nodes, m), dtype),
         ),
         jnp.full(total, jnp.inf, dtype),
         jnp.full(total, jnp.inf, dtype),
@@ -128,7 +141,7 @@ def _search(chart, starts, nodes) -> Found:
 
     def refined(state):
         line, before = state
-        after = _judged(chart, solve(chart, _follow(chart, line, nodes)), line)
+        after = _judged(chart, solve(chart, _follow(chart, line, effort)), line)
         better = (after.spread < before.spread) | jnp.isinf(before.spread)
         return jax.tree.map(lambda a, b: jnp.where(better, a, b), after, before)
 
@@ -195,14 +208,14 @@ def _judged(chart, solved, line):
     return Solution(solved.path, length, jnp.where(good, spread, jnp.inf), solved.index)
 
 
-def _follow(chart, line, nodes):
+def _follow(chart, line, effort):
     """Panels along a polyline."""
-    joints = line.knots[:: (len(line.knots) - 1) // PANELS]
+    joints = line.knots[:: (len(line.knots) - 1) // effort.panels]
     steps = jnp.diff(joints)
-    at = joints[:-1, None] + steps[:, None] * jnp.asarray(collocation(nodes).nodes, steps.dtype)
+    at = joints[:-1, None] + steps[:, None] * jnp.asarray(collocation(effort.nodes).nodes, steps.dtype)
     x, v = resample(line.points, line.knots, at.reshape(-1))
-    shape = (PANELS, nodes, x.shape[1])
+    shape = (effort.panels, effort.nodes, x.shape[1])
     v = v.reshape(shape) * steps[:, None, None]
     force = -jax.vmap(jax.vmap(lambda p, v: chart._bend(p, v, v)))(x.reshape(shape), v)
-    ends = line.points[:: (len(line.knots) - 1) // PANELS]
+    ends = line.points[:: (len(line.knots) - 1) // effort.panels]
     return Panels(joints, ends, jnp.where(jnp.isfinite(force), force, 0))
