@@ -259,7 +259,7 @@ def _alignment(trained, times) -> tuple[StudyFigure, list[float]]:
     """How far the readout looks along both variables, over time and, medians, at the end."""
     map, readout = trained.nets[0]
     grid = trained.problem.manifold.grid(7)
-    found = geometry.representation_metric(map, trained.problem.manifold, grid, state0=jnp.zeros(map.state_size))
+    found: Any = geometry.representation_metric(map, trained.problem.manifold, grid, state0=jnp.zeros(map.state_size))
     cosines = np.asarray(geometry.decoder_alignment(found.states, found.tangents, readout).norm)
     figure, ax = new_figure(width=5.0)
     curves = {"relevant": cosines[..., 0], "irrelevant": cosines[..., 1]}
