@@ -32,6 +32,7 @@ from dynwarp.geometry._geodesics import (
 from dynwarp.geometry._interpolant import dtype_of, interpolate, tensor_axes
 from dynwarp.geometry._karcher import KarcherMean, karcher_mean
 from dynwarp.geometry._search import Effort
+from dynwarp.tasks._parameters import check_axes
 
 
 class AbstractChart(eqx.Module):
@@ -489,14 +490,9 @@ def check_chart(fn: Any, dim: Any, periods: Any, bounds: Any, caller: str) -> tu
     if not callable(fn):
         raise ArgumentError(f"{caller}: `fn` must be a function of one point (dim,); got {type(fn).__name__}.")
     dim = check_positive_integer(dim, "dim", caller=caller)
-    periods = (None,) * dim if periods is None else tuple(periods)
-    bounds = (None,) * dim if bounds is None else tuple(None if b is None else (b[0], b[1]) for b in bounds)
-    if len(periods) != dim or len(bounds) != dim:
-        raise ArgumentError(
-            f"{caller}: `periods` and `bounds` must have one entry for each of the {dim} coordinates; got "
-            f"{len(periods)} and {len(bounds)}."
-        )
-    return dim, periods, bounds
+    periods, bounds = check_axes(dim, periods, bounds, caller=caller)
+    periods = tuple(None if p is None else float(p) for p in periods)
+    return dim, periods, tuple(None if b is None else (float(b[0]), float(b[1])) for b in bounds)
 
 
 def evaluate(chart: AbstractChart, x: jax.Array) -> jax.Array:

@@ -10,10 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from dynwarp._checks import as_real, check_positive, check_positive_integer, check_shape
+from dynwarp._checks import as_real, check_positive_integer, check_shape
 from dynwarp._typing import Input, Inputs, PRNGKey, Scalar
 from dynwarp.errors import ArgumentError
-from dynwarp.tasks._parameters import increasing
+from dynwarp.tasks._parameters import check_axes
 
 
 class InputManifold(eqx.Module):
@@ -139,23 +139,7 @@ class InputManifold(eqx.Module):
 
     def _axes(self):
         """(period, bounds) of each coordinate."""
-        periods = (None,) * self.dim if self.periods is None else self.periods
-        bounds = (None,) * self.dim if self.bounds is None else self.bounds
-        if len(periods) != self.dim or len(bounds) != self.dim:
-            raise ArgumentError(
-                f"{type(self).__name__}: `periods` and `bounds` must have one entry for each of the {self.dim} "
-                f"coordinates; got {len(periods)} and {len(bounds)}."
-            )
-        for period in periods:
-            if period is not None:
-                check_positive(period, "periods", caller=type(self).__name__)
-        for bound in bounds:
-            if bound is not None and increasing(bound) is None:
-                raise ArgumentError(
-                    f"{type(self).__name__}: `bounds` must be two numbers that increase for each coordinate, or None; "
-                    f"got {bound!r}."
-                )
-        return tuple(zip(periods, bounds))
+        return tuple(zip(*check_axes(self.dim, self.periods, self.bounds, caller=type(self).__name__)))
 
     def _ranges(self, caller):
         """(lower, upper) of each coordinate."""

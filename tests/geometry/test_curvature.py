@@ -307,6 +307,9 @@ def test_bad_arguments():
         g.Metric(jnp.eye(2), dim=2)  # pyright: ignore[reportArgumentType]
     with pytest.raises(dw.errors.ArgumentError, match="periods"):
         g.Metric(_sphere, dim=2, periods=(None,))
+    for axes in (dict(periods=1.0), dict(periods=(-1.0, None)), dict(bounds=((1.0, 0.0), None)), dict(bounds=(0, 1))):
+        with pytest.raises(dw.errors.ArgumentError, match=f"Metric: .*`{next(iter(axes))}`"):
+            g.Metric(_sphere, dim=2, **axes)  # pyright: ignore[reportArgumentType]
     with pytest.raises(dw.errors.ArgumentError, match="`step`"):
         g.state_manifold(net, TORUS, state0=jnp.zeros(3), step=4)
     with pytest.raises(dw.errors.ArgumentError, match="a map"):
