@@ -85,7 +85,34 @@ def _whole_chunks(step, prepare, state0, xs, chunk):
 @_whole_chunks.def_jvp
 def _whole_chunks_jvp(primals, tangents):
     *arguments, chunk = primals
-    return eqx.filter_jvp(functools.partial(_stacked, chunk=chunk), tuple(arguments), tuple(tangents[:-1]))
+    found, slopes = eqx.filter_jvp(functools.partial(_stacked, chunk=chunk), tuple(arguments), tuple(tangents[:-1]))
+    return _batch_first(found, eqx.filter(arguments, eqx.is_array)), slopes
+
+
+@eqx.filter_custom_jvp
+def _batch_first(found, arrays):
+    """What was found as it is, with the axis of a batch of it or of `arrays` in front under `vmap`.
+
+    JAX takes for granted that a function and its own derivative agree on where that axis is, and if there is one.
+    """
+    run = jax.custom_batching.custom_vmap(lambda found, arrays: found)
+
+    @run.def_vmap
+    def _(lanes, batched, found, arrays):
+        def spread(x, mapped):
+            return x if mapped else jnp.broadcast_to(x, (lanes, *x.shape))
+
+        return jax.tree.map(spread, found, batched[0]), (True, True)
+
+    return run(found, arrays)
+
+
+@_batch_first.def_jvp
+def _batch_first_jvp(primals, tangents):
+    found, slopes = _batch_first(*primals), tangents[0]
+    return found, jax.tree.map(
+        lambda x, slope: jnp.zeros_like(x) if slope is None else slope, found, slopes, is_leaf=lambda x: x is None
+    )
 
 
 def _stacked(step, prepare, state0, xs, *, chunk):

@@ -258,6 +258,22 @@ def test_long_batches_are_written_in_place_and_differentiated_as_a_scan(model):
         np.testing.assert_allclose(found, expected, rtol=1e-11, atol=1e-13)
 
 
+def test_long_batches_keep_their_axes_when_differentiated(setting):
+    model, _, _ = setting
+    states0, inputs = jax.random.normal(jax.random.key(4), (2, 9, 3)), jnp.ones((200, 2))
+
+    def run(states0):
+        return jax.vmap(jax.vmap(lambda state: dw.simulate(model, state, inputs)))(states0)
+
+    values, push = jax.linearize(run, states0)
+    assert values.shape == push(states0).shape == (2, 9, 200, 3)
+    np.testing.assert_allclose(values[1, 5], dw.simulate(model, states0[1, 5], inputs), atol=1e-13)
+    # One lane moves, and no other.
+    moved = push(jnp.zeros_like(states0).at[1, 5].set(1.0))
+    assert jnp.all(moved[1, 5, 0] != 0)
+    assert jnp.all(moved[0] == 0)
+
+
 def test_a_long_batch_is_held_once(setting):
     model, _, _ = setting
     states0 = jnp.zeros((32, model.state_size))
