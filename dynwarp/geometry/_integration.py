@@ -30,7 +30,7 @@ def integrate(field: Any, state: Any) -> Any:
         diffrax.ForwardMode(),
     )
     succeeded = controlled.result == diffrax.RESULTS.successful
-    ends = jax.lax.stop_gradient(controlled.ts)
+    ends: Any = jax.lax.stop_gradient(controlled.ts)
     held = _solve(field, state, _HeldSteps(ends), diffrax.SaveAt(t1=True), diffrax.DirectAdjoint())
     return jax.tree.map(lambda y: jnp.where(succeeded, y[-1], jnp.nan), held.ys)
 

@@ -21,7 +21,7 @@ def check_bounds(bounds: Any, name: str, *, caller: str) -> tuple[float, float]:
 def check_axes(dim: int, periods: Any, bounds: Any, *, caller: str) -> tuple[tuple, tuple]:
     """The periods and the bounds of the coordinates of a chart, one each; raises for what can be none."""
     periods, bounds = ((None,) * dim if axes is None else axes for axes in (periods, bounds))
-    if not (np.iterable(periods) and np.iterable(bounds) and len(periods) == len(bounds) == dim):
+    if not all(np.iterable(axes) and len(tuple(axes)) == dim for axes in (periods, bounds)):
         raise ArgumentError(
             f"{caller}: `periods` and `bounds` must have one entry for each of the {dim} coordinates; got {periods!r} "
             f"and {bounds!r}."

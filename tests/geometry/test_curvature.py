@@ -195,7 +195,7 @@ def test_rank_deficiency_is_nan():
 
 def test_degenerate_metrics():
     """Semidefinite ones, the last up to rounding, which have a volume and stretches; NaN below zero."""
-    tilted = np.array([0.1, 0.7, -0.3])
+    tilted = jnp.array([0.1, 0.7, -0.3])
     charts = {
         "first": g.Metric(lambda x: jnp.diag(jnp.stack([0 * x[0], x[1]])), dim=2),
         "nothing": g.Metric(lambda x: jnp.zeros((4, 4)) * x[0], dim=4),
