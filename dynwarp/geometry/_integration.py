@@ -17,7 +17,7 @@ def integrate(field: Any, state: Any) -> Any:
 
     Steps are found with error control, and what is returned, and differentiated, is the solution with these steps held.
     Reverse mode goes through parts of the way a second time: with errors close to rounding the controller would choose
-    other steps there, and derivatives had an error of 1e-4.
+    other steps there, and derivatives were off by 1e-4 to 1e-2.
     """
     dtype = jax.tree.leaves(state)[0].dtype
     rtol, atol = (1e-12, 1e-13) if dtype == jnp.float64 else (1e-6, 1e-7)
