@@ -221,69 +221,6 @@ def test_the_last_state_alone(setting, remat):
     np.testing.assert_allclose(last, dw.simulate(linear, state0, inputs)[-1], rtol=1e-12)
 
 
-@pytest.mark.parametrize("model", ["cell", "linear"])
-def test_long_batches_are_written_in_place_and_differentiated_as_a_scan(model):
-    lanes, steps, key = 9, 131, jax.random.key(3)
-    # A weight that is closed over, not held.
-    weight = 0.4 * jax.random.normal(key, (3, 3))
-    states0, inputs = jax.random.normal(key, (lanes, 3)), jax.random.normal(key, (lanes, steps, 2))
-
-    def network(weight):
-        if model == "linear":
-            return dw.models.LinearRNN(weight, jnp.ones((3, 2)), jnp.ones((1, 3)))
-        return dw.models.from_cell(lambda x, h: jnp.tanh(weight @ h + jnp.sum(x)), state_size=3, input_size=2)
-
-    def fast(weight, states0, inputs):
-        return jax.vmap(lambda state, x: dw.simulate(network(weight), state, x))(states0, inputs)
-
-    def plain(weight, states0, inputs):
-        def step(states, x):
-            return (after := jax.vmap(network(weight))(states, x)), after
-
-        return jnp.swapaxes(jax.lax.scan(step, states0, jnp.swapaxes(inputs, 0, 1))[1], 0, 1)
-
-    arguments = (weight, states0, inputs)
-    directions = jax.tree.map(lambda x: jnp.cos(jnp.arange(x.size)).reshape(x.shape), arguments)
-
-    def everything(run):
-        values, slopes = jax.jvp(run, arguments, directions)
-        return (
-            run(*arguments),
-            values,
-            slopes,
-            jax.grad(lambda *a: jnp.mean(run(*a) ** 3), argnums=(0, 1, 2))(*arguments),
-        )
-
-    for found, expected in zip(*(jax.tree.leaves(jax.jit(everything, static_argnums=0)(run)) for run in (fast, plain))):
-        np.testing.assert_allclose(found, expected, rtol=1e-11, atol=1e-13)
-
-
-def test_long_batches_keep_their_axes_when_differentiated(setting):
-    model, _, _ = setting
-    states0, inputs = jax.random.normal(jax.random.key(4), (2, 9, 3)), jnp.ones((200, 2))
-
-    def run(states0):
-        return jax.vmap(jax.vmap(lambda state: dw.simulate(model, state, inputs)))(states0)
-
-    values, push = jax.linearize(run, states0)
-    assert values.shape == push(states0).shape == (2, 9, 200, 3)
-    np.testing.assert_allclose(values[1, 5], dw.simulate(model, states0[1, 5], inputs), atol=1e-13)
-    # One lane moves, and no other.
-    moved = push(jnp.zeros_like(states0).at[1, 5].set(1.0))
-    assert jnp.all(moved[1, 5, 0] != 0)
-    assert jnp.all(moved[0] == 0)
-
-
-def test_a_long_batch_is_held_once(setting):
-    model, _, _ = setting
-    states0 = jnp.zeros((32, model.state_size))
-    run = jax.jit(jax.vmap(lambda state: dw.simulate(model, state, steps=1000))).lower(states0).compile()
-    memory = run.memory_analysis()
-    if memory is None:
-        pytest.skip("the backend does not tell its memory")
-    assert memory.temp_size_in_bytes < memory.output_size_in_bytes / 4
-
-
 def test_chunks_of_remat():
     assert [chunk_size("sqrt", n) for n in (0, 1, 2, 4, 5, 4096)] == [1, 1, 2, 2, 3, 64]
     assert chunk_size(7, 100) == 7
