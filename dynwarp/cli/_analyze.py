@@ -93,7 +93,7 @@ def _analyze(arguments, out: Path) -> int:
         longest = 0.1 if arguments.dt is None else arguments.dt
         apart = longest if inputs is None else inputs.dt
         # A step that is the longest one but for rounding is one step.
-        model = FlowMap(field=model, dt=apart, substeps=math.ceil(apart / longest * (1 - 1e-9)))
+        model = FlowMap(model, apart, math.ceil(apart / longest * (1 - 1e-9)))
     elif arguments.dt is not None:
         raise ArgumentError("`--dt` is for continuous models; the steps of a map are its own.")
     model = jax.tree.map(lambda x: x.astype(float) if eqx.is_inexact_array(x) else x, model)

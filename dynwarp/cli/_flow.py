@@ -17,14 +17,12 @@ class FlowMap(AbstractMap):
     field: AbstractField
     dt: float = eqx.field(static=True)
     substeps: int = eqx.field(static=True)
+    state_size: int = eqx.field(static=True)
+    input_size: int = eqx.field(static=True)
 
-    @property
-    def state_size(self):
-        return self.field.state_size
-
-    @property
-    def input_size(self):
-        return self.field.input_size
+    def __init__(self, field: AbstractField, dt: float, substeps: int):
+        self.field, self.dt, self.substeps = field, dt, substeps
+        self.state_size, self.input_size = field.state_size, field.input_size
 
     def __call__(self, state, input=None, *, step=None):
         h = jnp.asarray(self.dt / self.substeps, state.dtype)

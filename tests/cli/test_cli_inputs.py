@@ -124,7 +124,7 @@ TIMES = dict(ts=0.2 * np.arange(5), dt=0.1, breakpoints=np.array([0.4]))
 
 def test_rows_are_held_for_a_continuous_model(folder):
     rows = _read(folder, CIRCLE).manifold(jnp.array([0.7]))
-    states = dw.simulate(FlowMap(field=FIELD, dt=0.2, substeps=2), jnp.zeros(3), rows)
+    states = dw.simulate(FlowMap(FIELD, 0.2, 2), jnp.zeros(3), rows)
     want = dw.simulate(FIELD, jnp.zeros(3), lambda t: _held(t) * rows[0], **TIMES)
     np.testing.assert_allclose(states, want[1:], rtol=1e-12)
 
