@@ -29,10 +29,13 @@ from dynwarp.geometry._geodesics import (
     transport,
     within,
 )
-from dynwarp.geometry._interpolant import dtype_of, interpolate, tensor_axes
+from dynwarp.geometry._interpolant import Interpolant, dtype_of, interpolate, tensor_axes
 from dynwarp.geometry._karcher import KarcherMean, karcher_mean
 from dynwarp.geometry._search import Effort
 from dynwarp.tasks._parameters import check_axes
+
+# None: as many as suit the chart.
+Count = int | None
 
 
 class AbstractChart(eqx.Module):
@@ -201,7 +204,7 @@ class AbstractChart(eqx.Module):
         return exponential(self, self._point(x, "exp"), self._point(v, "exp", "v"))
 
     def connect(
-        self, x: Float[Array, " m"], y: Float[Array, " m"], *, nodes: int = 12, panels: int = 16, turns: int = 1
+        self, x: Float[Array, " m"], y: Float[Array, " m"], *, nodes: Count = None, panels: Count = None, turns: int = 1
     ) -> Geodesic:
         """The shortest geodesic found from x to y, as a curve, with a code and with the runner-up.
 
@@ -213,8 +216,8 @@ class AbstractChart(eqx.Module):
         `jax.vmap` the lanes that are hard take the time, not all of them. Differentiable once in the points and the
         chart, by the implicit function theorem.
 
-        **Arguments:** `panels`: 16 do for smooth surfaces; on a rough one, where lanes are `inaccurate` or not found,
-        take 64, of 8 nodes.
+        **Arguments:** `panels`: by default 16, which do where the metric is smooth, and 64 on a `surrogate`, which may
+        be rough: where lanes are `inaccurate` or not found, take more. `nodes`: by default 12, or 8 from 32 panels on.
 
         **Raises:** `ArgumentError` for an end outside of the `bounds`; under `jax.jit` that is the code `outside`.
 
@@ -238,7 +241,7 @@ class AbstractChart(eqx.Module):
         return connect(self, *self._ends(x, y, nodes, panels, turns, "connect"))
 
     def log(
-        self, x: Float[Array, " m"], y: Float[Array, " m"], *, nodes: int = 12, panels: int = 16, turns: int = 1
+        self, x: Float[Array, " m"], y: Float[Array, " m"], *, nodes: Count = None, panels: Count = None, turns: int = 1
     ) -> Float[Array, " m"]:
         """The logarithm: the velocity at x of the shortest geodesic found that is at y at time 1, `(m,)`.
 
@@ -248,7 +251,7 @@ class AbstractChart(eqx.Module):
         return _where_found(found, found.velocity)
 
     def distance(
-        self, x: Float[Array, " m"], y: Float[Array, " m"], *, nodes: int = 12, panels: int = 16, turns: int = 1
+        self, x: Float[Array, " m"], y: Float[Array, " m"], *, nodes: Count = None, panels: Count = None, turns: int = 1
     ) -> Scalar:
         """The length of the shortest geodesic found from x to y; NaN where none was. Pairs: `jax.vmap`.
 
@@ -265,7 +268,7 @@ class AbstractChart(eqx.Module):
         return distance(self, *self._ends(x, y, nodes, panels, turns, "distance"))
 
     def distances(
-        self, points: Float[Array, "n m"], *, nodes: int = 12, panels: int = 16, turns: int = 1
+        self, points: Float[Array, "n m"], *, nodes: Count = None, panels: Count = None, turns: int = 1
     ) -> Float[Array, "n n"]:
         """The distances between all pairs of n points, `(n, n)`, symmetric; each pair is solved once.
 
@@ -287,7 +290,14 @@ class AbstractChart(eqx.Module):
         return pairwise(self, points, effort)
 
     def geodesic(
-        self, x: Float[Array, " m"], y: Float[Array, " m"], n: int, *, nodes: int = 12, panels: int = 16, turns: int = 1
+        self,
+        x: Float[Array, " m"],
+        y: Float[Array, " m"],
+        n: int,
+        *,
+        nodes: Count = None,
+        panels: Count = None,
+        turns: int = 1,
     ) -> Float[Array, "n m"]:
         """n points of it at equal distances, both ends among them, `(n, m)`; NaN where none was found."""
         n = check_positive_integer(n, "n", minimum=2, caller=f"{type(self).__name__}.geodesic")
@@ -295,7 +305,13 @@ class AbstractChart(eqx.Module):
         return _where_found(found, jax.vmap(found)(jnp.linspace(0, 1, n, dtype=found.start.dtype)))
 
     def karcher_mean(
-        self, points: Float[Array, "n m"], *, weights: Any = None, nodes: int = 12, panels: int = 16, turns: int = 1
+        self,
+        points: Float[Array, "n m"],
+        *,
+        weights: Any = None,
+        nodes: Count = None,
+        panels: Count = None,
+        turns: int = 1,
     ) -> KarcherMean:
         """The point of which the squares of the distances to n points, `(n, m)`, are least on average, certified.
 
@@ -307,7 +323,7 @@ class AbstractChart(eqx.Module):
         **Cost:** about 10 logarithms of each point.
 
         **Limits:** it needs a logarithm of every point: one that is missing makes all of it `singular`, as on rough
-        surfaces, where `panels=64` helps. The mean may be one of several unless the `radius` is small. Example: see
+        surfaces, where more `panels` help. The mean may be one of several unless the `radius` is small. Example: see
         [`KarcherMean`][dynwarp.geometry.KarcherMean].
         """
         caller = f"{type(self).__name__}.karcher_mean"
@@ -448,8 +464,11 @@ class AbstractChart(eqx.Module):
 
     def _effort(self, nodes, panels, turns, caller):
         caller = f"{type(self).__name__}.{caller}"
-        nodes = check_positive_integer(nodes, "nodes", minimum=4, caller=caller)
+        if panels is None:
+            panels = 64 if isinstance(self.fn, Interpolant) else 16
         panels = check_positive_integer(panels, "panels", minimum=2, caller=caller)
+        nodes = (12 if panels < 32 else 8) if nodes is None else nodes
+        nodes = check_positive_integer(nodes, "nodes", minimum=4, caller=caller)
         return Effort(nodes, panels, check_positive_integer(turns, "turns", minimum=0, caller=caller))
 
     def _check_inside(self, x, name, caller):

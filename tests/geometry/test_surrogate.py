@@ -50,7 +50,7 @@ def _values(fn, x):
 
 @eqx.filter_jit
 def _distances(chart, x, y):
-    return jax.vmap(lambda x, y: chart.distance(x, y, nodes=20, turns=0))(x, y)
+    return jax.vmap(lambda x, y: chart.distance(x, y, nodes=20, panels=16, turns=0))(x, y)
 
 
 @pytest.fixture(scope="module")
