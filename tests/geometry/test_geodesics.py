@@ -1,6 +1,7 @@
 """Geodesics, distances and transport against closed forms: spheres, hyperbolic planes, flat and embedded tori."""
 
 import itertools
+import re
 
 import equinox as eqx
 import jax
@@ -238,6 +239,37 @@ def test_holonomy_is_the_curvature_enclosed():
     carried = SPHERE.parallel_transport(circle, jnp.array([1.0, 0.0]))
     angle = np.arctan2(carried[1] * np.sin(theta), carried[0])
     np.testing.assert_allclose(np.cos(angle), np.cos(PERIOD * np.cos(theta)), atol=1e-8)
+
+
+def test_a_rough_surface_takes_more_panels():
+    ripples = g.Metric(lambda x: (1.5 + 0.5 * jnp.sin(6 * x[0]) * jnp.cos(5 * x[1])) * jnp.eye(2), dim=2)
+    x, y = np.random.default_rng(0).uniform(-4, 4, (2, 16, 2))[:, [0, 4, 6]]
+
+    @eqx.filter_jit
+    def run(x, y, panels):
+        return jax.vmap(lambda x, y: ripples.connect(x, y, panels=panels, turns=0))(x, y)
+
+    assert bool(jnp.all(run(x, y, 16).result == dw.RESULTS.inaccurate))
+    found = run(x, y, 64)
+    assert bool(jnp.all(found.result == dw.RESULTS.successful))
+    # Shot, an error of the speed, 1.5e-8, grows along the way.
+    np.testing.assert_allclose(eqx.filter_jit(jax.vmap(ripples.exp))(x, found.velocity), y, atol=1e-8)
+
+
+def test_solves_of_a_batch_wait_for_each_other():
+    """Two of LAPACK's that do not can hold both threads of a machine of two cores for good."""
+    x = jnp.ones((100, 2))
+    program = jax.jit(lambda x, y: jax.vmap(lambda x, y: PLANE.connect(x, y, nodes=4, turns=0).velocity)(x, y))
+    text = program.lower(x, x + 0.5).compile().as_text()
+    assert "lapack" in text
+    for computation in text.split("\n}"):
+        found = re.findall(r"%([\w.-]+) = (.*)", computation)
+        behind = {}
+        for name, what in found:
+            used = [other for other in re.findall(r"%([\w.-]+)", what) if other in behind]
+            behind[name] = set(used).union(*(behind[other] for other in used))
+        solves = [name for name, what in found if 'custom_call_target="lapack' in what]
+        assert all(first in behind[second] for first, second in itertools.pairwise(solves)), solves
 
 
 def test_bad_arguments():

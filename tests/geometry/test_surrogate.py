@@ -135,6 +135,19 @@ def test_nodes_are_met_and_the_rest_is_interpolated():
     assert np.isnan(got[6]).all()
 
 
+def test_jets_are_nested_derivatives(sphere):
+    fn = sphere.fn
+
+    def nested(x):
+        return fn(x), jax.jacfwd(fn)(x), jax.jacfwd(jax.jacfwd(fn))(x)
+
+    for found, expected in zip(_values(fn.jet, X), _values(nested, X)):
+        # Axes of derivatives come first in a jet, last in a Jacobian.
+        expected = jnp.moveaxis(expected, 1, -1)
+        # The second derivatives of 48 Chebyshev polynomials are up to 48^4 / 3.
+        np.testing.assert_allclose(found, expected, atol=1e-9)
+
+
 def test_derivatives_in_the_function_and_in_the_point():
     """The surrogate is linear in the samples, so that its derivative is the surrogate of the derivative."""
 
