@@ -116,7 +116,8 @@ def _step(path, own, jump, linear):
     start = jnp.einsum("i,pia->pa", grid.start, own) / steps
     end = jnp.einsum("i,pia->pa", grid.start + grid.weights, own) / steps
     right = end[:-1] - start[1:] - jump
-    moved, _ = _eliminate(*linear.joints, right)
+    before, here, after = linear.joints
+    moved, _ = _eliminate(before, here, after, right)
     ends = jnp.pad(moved, ((1, 1), (0, 0)))
     ends = jnp.concatenate([ends[:-1], ends[1:]], axis=1)
     return -own - jnp.einsum("piab,pb->pia", linear.response, ends), moved
