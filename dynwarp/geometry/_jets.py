@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 
 
 def push_jet(fn: Callable[[Any], Any], jet: Any) -> Any:
@@ -26,11 +25,3 @@ def push_jet(fn: Callable[[Any], Any], jet: Any) -> Any:
 
     (value, first), (_, second) = jax.vmap(along, in_axes=(0, 1), out_axes=((None, None), (0, 1)))(first, second)
     return value, first, second
-
-
-def jet_at(fn: Callable[[Any], Any], x: Any) -> Any:
-    """The value of `fn` at a point (m,), its first and its second derivatives; by `fn.jet(x)` where there is one."""
-    m = len(x)
-    if hasattr(fn, "jet"):
-        return fn.jet(x)
-    return push_jet(fn, (x, jnp.eye(m, dtype=x.dtype), jnp.zeros((m, m, m), x.dtype)))

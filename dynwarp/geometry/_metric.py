@@ -1,5 +1,6 @@
 """A manifold that is known by its metric alone."""
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -12,7 +13,7 @@ from dynwarp._checks import check_shape
 from dynwarp.geometry._chart import AbstractChart, check_chart, evaluate
 from dynwarp.geometry._frames import semidefinite_factor, solve_transposed, solve_upper, upper_factor
 from dynwarp.geometry._interpolant import Interpolant
-from dynwarp.geometry._jets import jet_at
+from dynwarp.geometry._jets import push_jet
 from dynwarp.geometry._pointwise import sound
 
 
@@ -74,28 +75,26 @@ class Metric(AbstractChart):
     def _connection(self, x):
         valid, factor = sound(self, self._factor(x))
         lower = _lower_christoffel(jax.jacfwd(self._metric)(x))
-        return valid, solve_upper(factor, solve_transposed(factor, lower))
+        return valid, _solve_square(factor, lower)
 
     def _bend(self, x, v, w):
-        metric = self._metric(x)
-        along_v, along_w = (jax.jvp(self._metric, (x,), (direction,))[1] for direction in (v, w))
-        of_both = jax.grad(lambda x: v @ self._metric(x) @ w)(x)
-        factor = upper_factor(metric)
-        return solve_upper(factor, solve_transposed(factor, (along_v @ w + along_w @ v - of_both) / 2))
+        def kept(x):
+            metric = self._metric(x)
+            return metric, metric
+
+        gradient, metric = jax.jacfwd(kept, has_aux=True)(x)
+        lower = _sum("kij,i,j->k", _lower_christoffel(gradient), v, w)
+        return _solve_square(upper_factor(metric), lower)
 
     def _bend_derivatives(self, x, v):
         metric, first, second = self._jet(x)
         factor = upper_factor(metric)
-
-        def solve(rhs):
-            return solve_upper(factor, solve_transposed(factor, rhs))
-
-        # first[k, a, b] = d_k G_ab; `lower` is Gamma_c,jb v_b.
-        turn = jnp.einsum("jcb,b->cj", first, v)
-        lower = (turn + jnp.einsum("kcj,k->cj", first, v) - turn.T) / 2
-        bend = solve(lower @ v)
-        change = jnp.einsum("kicb,i,b->ck", second, v, v) - jnp.einsum("kcab,a,b->ck", second, v, v) / 2
-        return solve(change - jnp.einsum("kcb,b->ck", first, bend)), solve(2 * lower), bend
+        # Gamma_c,jb v_b; first[k, a, b] = d_k G_ab.
+        lower = _sum("cjb,b->cj", _lower_christoffel(jnp.moveaxis(first, 0, -1)), v)
+        bend = _solve_square(factor, _sum("cj,j->c", lower, v))
+        change = _sum("kicb,i,b->ck", second, v, v) - _sum("kcab,a,b->ck", second, v, v) / 2
+        of_point = _solve_square(factor, change - _sum("kcb,b->ck", first, bend))
+        return of_point, _solve_square(factor, 2 * lower), bend
 
     def _polyline(self, points, steps):
         # Straight in the chart, each segment with the metric of its middle.
@@ -103,9 +102,9 @@ class Metric(AbstractChart):
             chord = end - start
             metric, first, second = self._jet((start + end) / 2)
             # Of chord . G . chord / 2: how it follows the chord, the middle, and both.
-            pull, push = metric @ chord, jnp.einsum("kab,a,b->k", first, chord, chord) / 4
-            both = jnp.einsum("lkb,b->kl", first, chord) / 2
-            even = metric + jnp.einsum("klab,a,b->kl", second, chord, chord) / 8
+            pull, push = _sum("kl,l->k", metric, chord), _sum("kab,a,b->k", first, chord, chord) / 4
+            both = _sum("lkb,b->kl", first, chord) / 2
+            even = metric + _sum("klab,a,b->kl", second, chord, chord) / 8
             odd = both + both.T
             upper = even - 2 * metric - both + both.T
             blocks = (even - odd, even + odd, upper)
@@ -117,18 +116,29 @@ class Metric(AbstractChart):
 
     def _jet(self, x):
         """The metric, its first and its second derivatives, the axes of which come first."""
-        return jet_at(self.fn, x) if isinstance(self.fn, Interpolant) else jet_at(self._metric, x)
+        if isinstance(self.fn, Interpolant):
+            return self.fn.jet(x)
+        m = self.dim
+        return push_jet(self._metric, (x, jnp.eye(m, dtype=x.dtype), jnp.zeros((m, m, m), x.dtype)))
 
     def _curvature(self, x):
         valid, factor = sound(self, self._factor(x))
-        gradient, hessian = jax.jacfwd(self._metric)(x), jax.jacfwd(jax.jacfwd(self._metric))(x)
+        _, gradient, hessian = self._jet(x)
         # Components of Gamma_p,ij along an orthonormal frame, so that no inverse metric is formed.
-        framed = solve_transposed(factor, _lower_christoffel(gradient))
-        products = jnp.einsum("ajk,ail->ijkl", framed, framed, precision="highest")
-        # hessian[i, l, j, k] = d_j d_k G_il
-        second = jnp.einsum("iljk->ijkl", hessian) + jnp.einsum("jkil->ijkl", hessian)
+        framed = solve_transposed(factor, _lower_christoffel(jnp.moveaxis(gradient, 0, -1)))
+        products = _sum("ajk,ail->ijkl", framed, framed)
+        # hessian[i, j, k, l] = d_i d_j G_kl
+        second = jnp.einsum("jkil->ijkl", hessian) + jnp.einsum("iljk->ijkl", hessian)
         bend = (second - jnp.swapaxes(second, 2, 3)) / 2
         return valid, factor, bend + products - jnp.swapaxes(products, 2, 3)
+
+
+_sum = functools.partial(jnp.einsum, precision="highest")
+
+
+def _solve_square(factor, rhs):
+    """G^{-1} b along the first axis of b, from R^T R = G."""
+    return solve_upper(factor, solve_transposed(factor, rhs))
 
 
 def _lower_christoffel(gradient):
