@@ -38,6 +38,7 @@ MIDDLE = WarpingConfig(
     memory_steps=1_000,
     memory_rate=4e-3,
     causal_evidence=("task", "whole", "readout", "ratio", "warp copy", "rate", "rigid"),
+    causal_memories=(networks.MEMORY, networks.SUBTRACTION, networks.SEQUENCE),
     causal_memory=("task", "whole", "readout", "ratio", "rigid", "rate", "warp copy"),
     causal_noises=((0.1, 0.0), (0.0, 0.1)),
     penalty_points=64,
@@ -61,7 +62,7 @@ HEADER = [
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", help="one task: evidence, working memory or subtraction")
+    parser.add_argument("--only", help="one task: evidence, working memory, subtraction or sequence")
     parser.add_argument("--conditions", nargs="+", choices=networks.CONDITIONS, help="some of them")
     parser.add_argument("--missing", action="store_true", help="leave out what has rows")
     parser.add_argument("--seeds", type=int, help="of what is run now")

@@ -40,13 +40,10 @@ class Solved(NamedTuple):
 
 
 class Linear(NamedTuple):
-    """The equations linearised: the inverse of how those of a panel follow the force at its nodes, how the force
-    follows the joints at both ends of a panel, and the inner joints with the force eliminated, in rows of three blocks:
-    of the joint before, of itself, of the next one."""
+    """The equations of each panel linearised: how they follow the force at its nodes, and the joints at its ends."""
 
-    inverse: Float[Array, "P nm nm"]
-    response: Float[Array, "P n m 2m"]
-    joints: tuple[Array, Array, Array]
+    matrix: Float[Array, "P nm nm"]
+    of_joints: Float[Array, "P n m 2m"]
 
 
 def grid_of(path: Panels):
@@ -78,57 +75,42 @@ def equations(chart, path: Panels):
     return path.force + bend, end[:-1] - start[1:]
 
 
-def linearise(chart, path: Panels) -> tuple[tuple[Array, Array], tuple[Array, Array], Linear]:
-    """The equations, the step of Newton's method and the linearisation."""
+def linearise(chart, path: Panels) -> tuple[tuple[Array, Array], Linear]:
+    """The equations, and how they follow the path."""
     grid = grid_of(path)
     count, n, m = path.force.shape
-
     of_point, of_velocity, bend = jax.vmap(jax.vmap(chart._bend_derivatives))(*evaluate_panels(path))
     blocks = jnp.einsum("qiab,ij->qiajb", of_point, grid.position)
     blocks = blocks + jnp.einsum("qiab,ij->qiajb", of_velocity, grid.velocity)
     matrix = blocks.reshape(count, n * m, n * m) + jnp.eye(n * m, dtype=bend.dtype)
     t = grid.nodes[:, None, None]
-    residual = path.force + bend
-    right = jnp.concatenate(
-        [(1 - t) * of_point - of_velocity, t * of_point + of_velocity, residual[..., None]], axis=-1
-    )
-    # Inverted, since solves that do not wait for each other can block both threads of a machine of two cores for good.
-    inverse = jnp.linalg.inv(matrix)
-    solved = jnp.matmul(inverse, right.reshape(count, n * m, -1), precision="highest").reshape(count, n, m, -1)
-    response, own = solved[..., :-1], solved[..., -1]
-
-    # The jumps of the velocity at the inner knots as functions of the joints.
-    eye = jnp.eye(m, dtype=bend.dtype)
-    of_joints = jnp.concatenate([-eye, eye], 1)
-    steps = jnp.diff(path.knots)[:, None, None]
-    start = (of_joints - jnp.einsum("i,piab->pab", grid.start, response)) / steps
-    end = (of_joints - jnp.einsum("i,piab->pab", grid.start + grid.weights, response)) / steps
-    joints = (end[:-1, :, :m], end[:-1, :, m:] - start[1:, :, :m], -start[1:, :, m:])
-    linear = Linear(inverse, response, joints)
-    velocities = end_velocities(path)
-    value = (residual, velocities[1][:-1] - velocities[0][1:])
-    return value, _step(path, own, value[1], linear), linear
-
-
-def _step(path, own, jump, linear):
-    """The changes of the force and of the inner joints, from what the force of each panel is to change for itself."""
-    grid, steps = grid_of(path), jnp.diff(path.knots)[:, None]
-    start = jnp.einsum("i,pia->pa", grid.start, own) / steps
-    end = jnp.einsum("i,pia->pa", grid.start + grid.weights, own) / steps
-    right = end[:-1] - start[1:] - jump
-    before, here, after = linear.joints
-    moved, _ = _eliminate(before, here, after, right)
-    ends = jnp.pad(moved, ((1, 1), (0, 0)))
-    ends = jnp.concatenate([ends[:-1], ends[1:]], axis=1)
-    return -own - jnp.einsum("piab,pb->pia", linear.response, ends), moved
+    of_joints = jnp.concatenate([(1 - t) * of_point - of_velocity, t * of_point + of_velocity], axis=-1)
+    start, end = end_velocities(path)
+    return (path.force + bend, end[:-1] - start[1:]), Linear(matrix, of_joints)
 
 
 def newton_step(path: Panels, value, linear: Linear):
-    """The step that other values of the equations lead to."""
+    """The changes of the force and of the inner joints, and, with the force eliminated, how the jumps of the velocity
+    follow the joints, in rows of three blocks: of the joint before, of itself, of the next one.
+
+    All is solved at once: solves of a large batch that do not wait for each other can hold both threads of a machine of
+    two cores for good.
+    """
     residual, jump = value
+    grid, steps = grid_of(path), jnp.diff(path.knots)[:, None, None]
     count, n, m = residual.shape
-    own = jnp.matmul(linear.inverse, residual.reshape(count, n * m, 1), precision="highest").reshape(count, n, m)
-    return _step(path, own, jump, linear)
+    right = jnp.concatenate([linear.of_joints, residual[..., None]], axis=-1).reshape(count, n * m, -1)
+    solved = jnp.linalg.solve(linear.matrix, right).reshape(count, n, m, -1)
+
+    # The velocities at the ends of each panel as functions of its joints, and their own change, in the last column.
+    chord = jnp.eye(m, 2 * m + 1, m, dtype=residual.dtype) - jnp.eye(m, 2 * m + 1, dtype=residual.dtype)
+    start = (chord - jnp.einsum("i,piab->pab", grid.start, solved)) / steps
+    end = (chord - jnp.einsum("i,piab->pab", grid.start + grid.weights, solved)) / steps
+    before, here, after = end[:-1, :, :m], end[:-1, :, m:-1] - start[1:, :, :m], -start[1:, :, m:-1]
+    moved, _ = _eliminate(before, here, after, start[1:, :, -1] - end[:-1, :, -1] - jump)
+    ends = jnp.pad(moved, ((1, 1), (0, 0)))
+    ends = jnp.concatenate([ends[:-1], ends[1:], jnp.ones((count, 1), ends.dtype)], axis=1)
+    return (-jnp.einsum("piab,pb->pia", solved, ends), moved), (before, here, after)
 
 
 def advance(path: Panels, change, fraction: Any = 1.0) -> Panels:
@@ -144,12 +126,13 @@ def solve(chart, path: Panels) -> Solved:
     def body(carry):
         path, change, least, fraction, index, count = carry
         tried = advance(path, change, fraction)
-        value, new, linear = linearise(chart, tried)
+        value, linear = linearise(chart, tried)
+        new, jumps = newton_step(tried, value, linear)
         size = _size(tried, value)
         better = size < least
         path, change = jax.tree.map(lambda a, b: jnp.where(better, a, b), (tried, new), (path, change))
         fraction = jnp.where(better, 1, fraction * _SHORTER)
-        index = jnp.where(better, _index(chart, tried, linear), index)
+        index = jnp.where(better, _index(chart, tried, jumps), index)
         return path, change, jnp.where(better, size, least), fraction, index, count + 1
 
     def going(carry):
@@ -179,11 +162,11 @@ def _size(path, value):
     return jnp.maximum(jnp.max(jnp.abs(residual) / scale), jnp.max(jumps))
 
 
-def _index(chart, path, linear):
+def _index(chart, path, jumps):
     """The number of negative eigenvalues of the Hessian of the energy in the inner joints: 0 at a minimum, and 1 for
     each conjugate point that has been passed, of a path whose panels are all minimal."""
     metrics = jax.vmap(chart._metric)(path.joints[1:-1])
-    before, own, after = (jnp.einsum("iab,ibc->iac", metrics, block) for block in linear.joints)
+    before, own, after = (jnp.einsum("iab,ibc->iac", metrics, block) for block in jumps)
     # Judged by the rounding of the direction that it is in.
     slack = _ZERO * jnp.abs(jnp.diagonal(own, axis1=1, axis2=2))
     own = own + slack[:, :, None] * jnp.eye(own.shape[1], dtype=own.dtype)

@@ -92,8 +92,8 @@ def connect(chart, x, y, effort: Effort) -> Geodesic:
     # One more step, of which the matrix is held: its derivative is that of the solution, by the implicit function
     # theorem.
     path = _from_to(found.path, x, x + chords[found.which])
-    _, _, linear = linearise(frozen, jax.lax.stop_gradient(path))
-    change = newton_step(path, equations(chart, path), linear)
+    _, linear = linearise(frozen, jax.lax.stop_gradient(path))
+    change, _ = newton_step(path, equations(chart, path), linear)
     usable = found.spread <= jnp.finfo(dtype).eps ** _USABLE
     path = advance(path, jax.tree.map(lambda a: jnp.where(usable, a, 0), change))
     length, spread = length_of(chart, path)

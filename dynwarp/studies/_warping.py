@@ -16,6 +16,7 @@ from dynwarp.studies._warping_causal import causal
 from dynwarp.studies._warping_decoding import decoding
 from dynwarp.studies._warping_evidence import activations, dimension, evidence, linearisation
 from dynwarp.studies._warping_memory import sequence, subtraction, torus
+from dynwarp.studies._warping_networks import MEMORY, SEQUENCE, SUBTRACTION
 
 TITLE = "Dynamic warping of representations"
 SOURCE = (
@@ -30,7 +31,7 @@ class WarpingConfig:
 
     Units and seeds of all networks; steps of time of the two kinds of tasks, and delays of the memory tasks; steps
     and rates of the trainings, decoding among them; noise of units in that of subtraction; points a side of the grid
-    between which geodesics are found, 0 for none. Of the experiment: tasks' conditions, those with noise and its
+    between which geodesics are found, 0 for none. Of the experiment: tasks of memory, conditions, those with noise, its
     strengths (of inputs, of units), the delay; points at which a metric is held, and times; strength of the penalty;
     points a side of the grid on which it is looked at, and of that on which curvature is integrated.
     """
@@ -49,6 +50,7 @@ class WarpingConfig:
     geodesic_points: int = 4
     delays: tuple[float, ...] = (1.0,)
     causal_evidence: tuple[str, ...] = ("task", "whole", "readout")
+    causal_memories: tuple[str, ...] = (MEMORY, SUBTRACTION)
     causal_memory: tuple[str, ...] = ("task", "whole")
     causal_noises: tuple[tuple[float, float], ...] = ()
     causal_noisy: tuple[str, ...] = ("task", "whole", "readout")
@@ -74,6 +76,7 @@ PRESETS = {
         evidence_rate=2e-3,
         memory_rate=1e-3,
         causal_evidence=("task", "ratio", "rigid", "whole", "rate", "readout", "warp ratio", "warp copy"),
+        causal_memories=(MEMORY, SUBTRACTION, SEQUENCE),
         causal_memory=("task", "ratio", "rigid", "whole", "readout"),
         causal_noises=((0.1, 0.0), (0.0, 0.1), (0.25, 0.025)),
         causal_delays=(3.5,),

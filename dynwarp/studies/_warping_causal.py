@@ -79,12 +79,11 @@ def causal(config) -> Part:
 def plan(config) -> list[tuple[str, str, networks.Noise]]:
     """(task, condition, noise) of all trainings."""
     trainings = [(networks.EVIDENCE, condition, networks.SILENCE) for condition in config.causal_evidence]
-    memories = networks.MEMORY, networks.SUBTRACTION
-    trainings += [(name, c, networks.SILENCE) for name in memories for c in config.causal_memory]
+    trainings += [(name, c, networks.SILENCE) for name in config.causal_memories for c in config.causal_memory]
     return trainings + [
         (name, c, networks.Noise(*noise))
         for noise in config.causal_noises
-        for name in (networks.EVIDENCE, *memories)
+        for name in (networks.EVIDENCE, *config.causal_memories)
         for c in config.causal_noisy
     ]
 

@@ -107,16 +107,15 @@ def lyapunov_rnn(*, state_size: int, k: int, steps: int, seed: int) -> Kernel:
             frame, r = np.linalg.qr((W * (1 - np.tanh(x) ** 2)) @ frame)
             x = W @ np.tanh(x)
             total += np.log(np.abs(np.diag(r)))
-        return total[None] / steps if short else np.mean(total) / steps
+        return total[None] / steps
 
     return Kernel(
         function=_exponents,
         arguments=(model, states0, steps, 0, k, None, every),
-        # Beyond some sixty steps rounding decides the path of a chaotic network: then the mean exponent is compared,
-        # which at a few hundred steps still fluctuates by a tenth.
-        digest=(lambda exponents: exponents) if short else jnp.mean,
+        # Beyond some sixty steps rounding decides the path of a chaotic network. Of 500 steps and of 2000 the exponents
+        # of paths that begin 1e-9 apart differ by up to 0.44 of the largest, for want of time.
         reference=reference,
-        tolerance=1e-6 if short else 0.2,
+        tolerance=1e-6 if short else 0.6,
         # The state, its Jacobian times k tangents, and an orthonormalisation every five steps.
         flops=steps * (2 * n**2 + 2 * n**2 * k + 2 * n * k**2 / 5),
         bytes=(n**2 + n + k) * itemsize("float64"),

@@ -60,7 +60,7 @@ def _matrix(surrogate, points):
 )
 def torus_distances(*, points: int, grid: int, seed: int) -> Kernel:
     """The distance matrix of states of a leaky network over a torus of inputs, by the surrogate of their metric; the
-    reference takes another number of nodes."""
+    reference takes other panels and nodes."""
     model = dw.models.LeakyRNN(2, 50, dt=0.2, key=jax.random.key(seed))
     torus = dw.tasks.Torus(jnp.repeat(jnp.array([[1.0, 0.0, 0.0, 0.0], [0.0, 0.0, 1.0, 0.0]]), 5, axis=1))
     surface = dw.geometry.state_manifold(model, torus, state0=jnp.zeros(50), step=12)
@@ -69,7 +69,7 @@ def torus_distances(*, points: int, grid: int, seed: int) -> Kernel:
     return Kernel(
         function=_matrix,
         arguments=(metric, where),
-        reference=lambda: metric.distances(where, nodes=16),
+        reference=lambda: metric.distances(where, panels=32, nodes=12),
         tolerance=1e-9,
         work=points * (points - 1) / 2,
         unit="geodesics",
