@@ -37,9 +37,11 @@ MIDDLE = WarpingConfig(
     evidence_steps=1_000,
     memory_steps=1_000,
     memory_rate=4e-3,
+    decoding_steps=800,
     causal_evidence=("task", "whole", "readout", "ratio", "warp copy", "rate", "rigid"),
     causal_memories=(networks.MEMORY, networks.SUBTRACTION, networks.SEQUENCE),
     causal_memory=("task", "whole", "readout", "ratio", "rigid", "rate", "warp copy"),
+    causal_decoding=("task", "whole", "readout", "ratio", "rigid", "warp copy"),
     causal_noises=((0.1, 0.0), (0.0, 0.1)),
     penalty_points=64,
     penalty_times=6,
@@ -62,7 +64,7 @@ HEADER = [
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", help="one task: evidence, working memory, subtraction or sequence")
+    parser.add_argument("--only", help="one task: evidence, working memory, subtraction, sequence or decoding")
     parser.add_argument("--conditions", nargs="+", choices=networks.CONDITIONS, help="some of them")
     parser.add_argument("--missing", action="store_true", help="leave out what has rows")
     parser.add_argument("--seeds", type=int, help="of what is run now")
@@ -109,7 +111,8 @@ def page(content: dict, size: str) -> str:
     """The table and what it says of the claims."""
     fields = [field.name for field in dataclasses.fields(causal.Lane)]
     lanes = [
-        causal.Lane(**{name: row[name] for name in fields} | {"noise": key_of(row)[-1]}) for row in content["lanes"]
+        causal.Lane(**{name: row[name] for name in fields if name in row} | {"noise": key_of(row)[-1]})
+        for row in content["lanes"]
     ]
     groups = list(dict.fromkeys((lane.task, lane.noise, lane.condition) for lane in lanes))
     rows = []

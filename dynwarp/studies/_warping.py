@@ -52,6 +52,7 @@ class WarpingConfig:
     causal_evidence: tuple[str, ...] = ("task", "whole", "readout")
     causal_memories: tuple[str, ...] = (MEMORY, SUBTRACTION)
     causal_memory: tuple[str, ...] = ("task", "whole")
+    causal_decoding: tuple[str, ...] = ("task", "whole")
     causal_noises: tuple[tuple[float, float], ...] = ()
     causal_noisy: tuple[str, ...] = ("task", "whole", "readout")
     causal_delays: tuple[float, ...] = (1.0,)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import Any
 
 import jax.numpy as jnp
@@ -30,7 +31,8 @@ class Lane:
     """One network: its loss by that of chance, without noise and with that of its training, and on a grid that the
     penalty does not know and at all times from the first that it holds: the largest index of warping of states and of
     rates, at those times `held_index` and at the others `free_index`; the largest mean |cos| between the tangents;
-    <G_rel> / <G_irr> at the answers, of states and of outputs."""
+    <G_rel> / <G_irr> at the answers, of states and of outputs; there the largest index of the outputs, NaN where it has
+    not been measured."""
 
     task: str
     condition: str
@@ -46,6 +48,7 @@ class Lane:
     cosine: float
     state_ratio: float
     output_ratio: float
+    output_index: float = math.nan
 
     @property
     def solved(self) -> bool:
@@ -80,10 +83,11 @@ def plan(config) -> list[tuple[str, str, networks.Noise]]:
     """(task, condition, noise) of all trainings."""
     trainings = [(networks.EVIDENCE, condition, networks.SILENCE) for condition in config.causal_evidence]
     trainings += [(name, c, networks.SILENCE) for name in config.causal_memories for c in config.causal_memory]
+    trainings += [(networks.DECODING, condition, networks.SILENCE) for condition in config.causal_decoding]
     return trainings + [
         (name, c, networks.Noise(*noise))
         for noise in config.causal_noises
-        for name in (networks.EVIDENCE, *config.causal_memories)
+        for name in (networks.EVIDENCE, *config.causal_memories, *[networks.DECODING] * bool(config.causal_decoding))
         for c in config.causal_noisy
     ]
 
@@ -100,7 +104,7 @@ def lanes_of(config, name: str, condition: str, noise: networks.Noise) -> tuple[
     trained = networks.train(config, name, condition, noise=noise, delays=delays)
     here = trained.problem
     held = set(here.held(config.penalty_times))
-    steps = np.arange(here.first, here.probes[-1][0] + 1)
+    steps = np.arange(here.first, here.last + 1)
     points = networks.check_grid(here, config.check_points)
     lanes, ratios = [], {}
     for seed, net in enumerate(trained.nets):
@@ -129,6 +133,7 @@ def lanes_of(config, name: str, condition: str, noise: networks.Noise) -> tuple[
                 float(cosines.reshape(-1, len(steps)).mean(0).max()),
                 probe_ratio(found["state"], here, steps),
                 probe_ratio(found["readout"], here, steps),
+                float(index(found["readout"])[..., [step - here.first for step, _ in here.probes]].max()),
             )
         )
         if seed == 0 and name == networks.EVIDENCE:
@@ -188,10 +193,10 @@ def refuted(held: list[Lane], free: list[Lane]) -> str:
 
 def _cannot_learn(lanes: list[Lane], task: str) -> Claim:
     here = _select(lanes, task=task, noise=networks.SILENCE)
-    present = [c for c in HELD if _select(here, condition=c)]
-    held = [lane for c in present for lane in _select(here, condition=c)]
+    present = [c for c in ("task", *HELD) if _select(here, condition=c)]
+    held = [lane for lane in here if lane.condition in HELD]
     count = sum(lane.unwarped and lane.solved for lane in held)
-    told = "; ".join(_tell(_select(here, condition=c), c) for c in ("task", *present))
+    told = "; ".join(_tell(_select(here, condition=c), c) for c in present)
     return Claim(
         f"{task}: a network whose states are forbidden to warp does not learn",
         "with the ratio held at 1 training does not converge (second-hand; shown for evidence)",
@@ -247,24 +252,27 @@ def _others(lanes: list[Lane]) -> list[Claim]:
                 "new" if medians[0] >= 2 * medians[1] else "fails",
             )
         )
-    outputs = _select(lanes, condition="readout", noise=networks.SILENCE)
-    if outputs:
-        learnable = {x.task for x in lanes if x.solved}
-        unlearned = sum(x.loss >= UNLEARNED and x.task in learnable for x in outputs)
-        told = "; ".join(
-            f"{task}: loss {_span(x.loss for x in _select(outputs, task=task))} of chance"
-            for task in dict.fromkeys(x.task for x in outputs)
-        )
-        failed = "fails" if any(x.solved for x in outputs) else "not reached"
+    for task in tasks:
+        outputs = _select(lanes, task=task, condition="readout", noise=networks.SILENCE)
+        if not outputs:
+            continue
+        learnable = any(x.solved for x in _select(lanes, task=task))
+        unlearned = sum(x.loss >= UNLEARNED for x in outputs)
+        # Outputs that have not been measured count as held.
+        failed = "fails" if any(x.solved and not x.output_index > UNWARPED for x in outputs) else "not reached"
+        measured = [x.output_index for x in outputs if not math.isnan(x.output_index)]
         claims.append(
             Claim(
-                "a network whose outputs are forbidden to warp does not learn",
+                f"{task}: a network whose outputs are forbidden to warp does not learn",
                 silent,
-                f"{unlearned} of {len(outputs)} do not learn what others learn. {told}",
-                "new" if unlearned == len(outputs) else failed,
+                f"{unlearned} of {len(outputs)} do not learn: loss {_span(x.loss for x in outputs)} of chance, penalty "
+                f"left {_span(x.penalty for x in outputs)}"
+                + (f", index of the outputs {_span(measured)}" if measured else ""),
+                "new" if learnable and unlearned == len(outputs) else failed,
             )
         )
-    solving = [x for x in lanes if x.solved]
+    # All that is shown counts for the outputs of decoding, so that no direction is to be preferred.
+    solving = [x for x in lanes if x.solved and x.task != networks.DECODING]
     if solving:
         least = min(x.output_ratio for x in solving)
         enough = sum(x.output_ratio >= WARPED for x in solving)
@@ -278,6 +286,18 @@ def _others(lanes: list[Lane]) -> list[Claim]:
                 f"of the states {_span(x.state_ratio for x in free) if free else 'not measured'} in those that are "
                 "held and not warped",
                 "new" if enough == len(solving) else "holds in part" if enough >= 0.9 * len(solving) else "fails",
+            )
+        )
+    decoding = [x for x in _select(lanes, task=networks.DECODING) if x.solved]
+    if decoding:
+        bent = sum(x.output_index > UNWARPED for x in decoding)
+        claims.append(
+            Claim(
+                "decoding: the metric of the outputs warps in every network that has learned",
+                silent,
+                f"the index of the outputs at the peak of the movement is above {UNWARPED:g} in {bent} of "
+                f"{len(decoding)} networks: {_span(x.output_index for x in decoding)}",
+                "new" if bent == len(decoding) else "fails",
             )
         )
     for task in tasks:

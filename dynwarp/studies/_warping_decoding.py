@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -12,21 +11,19 @@ import optax
 
 from dynwarp import plot
 from dynwarp.geometry import representation_metric
-from dynwarp.models import GRU, SpikeDecoder, StateReadout
+from dynwarp.models import StateReadout
+from dynwarp.studies import _warping_networks as networks
 from dynwarp.studies._study import Claim, Part, StudyFigure, new_figure
-from dynwarp.studies._warping_networks import as_double, mean_loss
-from dynwarp.tasks import CentreOut
 from dynwarp.training import Reconstruction, fit
 
 # Cosines above this are called aligned, speeds above this many times larger faster.
 _ALIGNED, _FASTER = 0.5, 1.2
-_WIDTH, _SINGLE = 16, jnp.float32
 
 
 def decoding(config) -> Part:
     """Do faster reaches move the activity faster along its trajectory?"""
     task, decoder, readout = _trained(config)
-    loss = mean_loss(decoder, readout, task, task.batch(jax.random.key(config.seed + 1), 500))
+    loss = networks.mean_loss(decoder, readout, task, task.batch(jax.random.key(config.seed + 1), 500))
     relative = float(loss) / task.chance_level
     grid = task.grid((12, 7))
     found = representation_metric(
@@ -115,16 +112,12 @@ def decoding(config) -> Part:
 @functools.lru_cache(maxsize=4)
 def _trained(config):
     """The task, the decoder and its readout, in double precision."""
-    # The type checker takes properties of tasks for fields that are missing.
-    make: Any = CentreOut
-    task = make(n_neurons=48, delays=(0.25,), observation="poisson", spread=0.3)
-    of_backbone, of_decoder, of_model, of_trials = jax.random.split(jax.random.key(config.seed), 4)
-    decoder = SpikeDecoder(
-        task.n_neurons, GRU(_WIDTH, config.units, dtype=_SINGLE, key=of_backbone), task.output_size, key=of_decoder
-    )
+    task = networks.reaches("poisson")
+    of_decoder, of_model, of_trials = jax.random.split(jax.random.key(config.seed), 3)
+    decoder = networks.spike_decoder(config, task, of_decoder)
     model = Reconstruction(decoder, task.output_size, readout=decoder.readout(), key=of_model)
     fitted = fit(
         model, task, steps=config.decoding_steps, batch_size=32, clip=1.0, key=of_trials,
-        optimizer=optax.adam(optax.cosine_decay_schedule(3e-3, config.decoding_steps, 0.05)),
+        optimizer=optax.adam(optax.cosine_decay_schedule(networks.DECODING_RATE, config.decoding_steps, 0.05)),
     )  # fmt: skip
-    return task, *as_double((fitted.last.map, fitted.last.readout))
+    return task, *networks.as_double((fitted.last.map, fitted.last.readout))

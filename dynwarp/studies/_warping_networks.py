@@ -16,9 +16,11 @@ import optax
 
 from dynwarp._simulate import simulate
 from dynwarp.geometry import InputManifold, MetricPenalty, representation_metric
-from dynwarp.models import CTRNN, AbstractMap, Elman, GaussianInit, Readout
+from dynwarp.models import CTRNN, GRU, AbstractMap, Elman, GaussianInit, Readout, SpikeDecoder
+from dynwarp.models._cell import prepared
 from dynwarp.tasks import (
     AbstractTask,
+    CentreOut,
     ContextualIntegration,
     MemorySubtraction,
     SequentialMemory,
@@ -34,6 +36,9 @@ ACTIVATIONS: dict[str, Callable[..., Any]] = {
     "GELU": functools.partial(jax.nn.gelu, approximate=False),
 }
 EVIDENCE, MEMORY, SUBTRACTION, SEQUENCE = "evidence", "working memory", "subtraction", "sequence"
+DECODING = "decoding"
+# Of decoding: the width of what is told of the spikes to the recurrence, and the rate of the training.
+_WIDTH, DECODING_RATE = 16, 3e-3
 # Trials that a loss is measured on, and those of a step of the training.
 _TRIALS, _BATCH, _SINGLE = 1_000, 64, jnp.float32
 # What is added to the metric of the outputs, of its mean eigenvalue: two inputs may have one output.
@@ -62,6 +67,27 @@ class RateNetwork(AbstractMap):
         first = self.field(t, state, input)
         second = self.field(t, state + self.dt * first, input)
         return state + self.dt / 2 * (first + second)
+
+
+class Recurrence(AbstractMap):
+    """A `SpikeDecoder` whose state is that of its recurrence alone; its own readout, of past states, is left out."""
+
+    decoder: AbstractMap
+    state_size: int = eqx.field(static=True)
+
+    def __init__(self, decoder: AbstractMap, state_size: int):
+        self.decoder, self.state_size = decoder, state_size
+
+    @property
+    def input_size(self):
+        return self.decoder.input_size
+
+    def __call__(self, state, input=None, *, step=None):
+        past = jnp.zeros(self.decoder.state_size - self.state_size, state.dtype)
+        return self.decoder(jnp.concatenate([state, past]), input, step=step)[: self.state_size]
+
+    def prepared(self):
+        return Recurrence(prepared(self.decoder), self.state_size)
 
 
 class Noise(NamedTuple):
@@ -100,6 +126,9 @@ class Shaken(AbstractMap):
             return self.map(state, step=step)
         own = self.map.input_size
         return self.map(state, input[:own], step=step) + input[own:]
+
+    def prepared(self):
+        return Shaken(prepared(self.map))
 
 
 def still(trained):
@@ -226,7 +255,8 @@ class Problem:
     """A task, the manifold that its metric is taken on, its times, and where the answer tells one direction alone.
 
     `first`: the step from which on all variables have reached the network. `answers`: the steps of all answers.
-    `probes`: the last step of each, with the direction in the chart, a unit vector, that the answer depends on."""
+    `probes`: the last step of each, with the direction in the chart, a unit vector, that the answer depends on. Of
+    decoding, whose answers tell all: the peak of the movement, and the direction of the reach."""
 
     task: AbstractTask
     manifold: InputManifold
@@ -239,9 +269,14 @@ class Problem:
         """Of the states, (T,)."""
         return self.task.dt * np.arange(1, self.task.steps + 1)
 
+    @property
+    def last(self) -> int:
+        """The step of the last answer."""
+        return self.answers[-1]
+
     def held(self, count: int) -> tuple[int, ...]:
         """The steps at which a metric is held, evenly spaced from `first` to the last answer."""
-        return tuple(int(i) for i in np.unique(np.linspace(self.first, self.probes[-1][0], count).round()))
+        return tuple(int(i) for i in np.unique(np.linspace(self.first, self.last, count).round()))
 
 
 @functools.lru_cache(maxsize=64)
@@ -258,6 +293,12 @@ def problem(config, name: str, delays: tuple[float, ...] | None = None) -> Probl
         task = kinds[name](dt=config.evidence_dt)
         # Constant inputs reach the state at once; an answer is asked for at the end.
         return Problem(task, BothContexts(task), task.steps // 10, (task.steps - 1,), ((task.steps - 1, (1.0, 0.0)),))
+    if name == DECODING:
+        task = reaches()
+        speed = np.linalg.norm(np.asarray(task.targets(jnp.ones(2))), axis=1)
+        moving = tuple(np.flatnonzero(speed).tolist())
+        # Direction and speed have been seen throughout the delay.
+        return Problem(task, task, moving[0] - 1, moving, ((int(speed.argmax()), (1.0, 0.0)),))
     task = kinds[name](delays=config.delays if delays is None else delays, dt=config.memory_dt)
     theta = jnp.arange(1.0, task.dim + 1)
     shown = np.flatnonzero(np.any(np.asarray(task(theta))[:, :2] != 0, axis=1))
@@ -271,6 +312,19 @@ def problem(config, name: str, delays: tuple[float, ...] | None = None) -> Probl
     }
     probes = tuple((int(end), direction) for end, direction in zip(ends, directions[name], strict=True))
     return Problem(task, task, int(shown[-1]), tuple(answers.tolist()), probes)
+
+
+def reaches(observation: str = "rate") -> Any:
+    """Reaches to be decoded from neurons that differ in rate and depth."""
+    make: Any = CentreOut
+    return make(n_neurons=48, delays=(0.25,), observation=observation, spread=0.3)
+
+
+def spike_decoder(config, task, key) -> SpikeDecoder:
+    """Attention over units and a GRU."""
+    of_backbone, of_decoder = jax.random.split(key)
+    backbone = GRU(_WIDTH, config.units, dtype=_SINGLE, key=of_backbone)
+    return SpikeDecoder(task.n_neurons, backbone, task.output_size, key=of_decoder)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -316,15 +370,18 @@ def _train(config, name, condition, noise, activation, delays) -> Networks:
     task = here.task
     scored = not condition.startswith("warp")
     penalty = None if condition == "task" else _penalty(config, here, name, condition, noise, activation, delays)
-    phi = ACTIVATIONS[activation]
-    steps, rate = (
-        (config.evidence_steps, config.evidence_rate) if name == EVIDENCE else (config.memory_steps, config.memory_rate)
-    )
+    phi = None if name == DECODING else ACTIVATIONS[activation]
+    steps, rate = {
+        EVIDENCE: (config.evidence_steps, config.evidence_rate),
+        DECODING: (config.decoding_steps, DECODING_RATE),
+    }.get(name, (config.memory_steps, config.memory_rate))
     rate = optax.cosine_decay_schedule(rate, steps, 0.05)
     shaken = noise.units > 0
     trials = Trials(task, noise, scored, config.units if shaken else 0)
 
     def network(key):
+        if name == DECODING:
+            return Recurrence(spike_decoder(config, task, key), config.units)
         options: dict[str, Any] = {"activation": phi, "use_bias": False, "dtype": _SINGLE, "key": key}
         if name != EVIDENCE:
             # A vanilla network, orthogonal at first: leaky units need much longer to find a memory.
@@ -394,14 +451,17 @@ def held_points(here: Problem, count: int) -> Any:
 
     They are quasi-random: on a grid of few points a network learns to warp between them. The sequence is that of
     Roberts, multiples of powers of the generalised golden ratio."""
-    m = here.manifold.dim
+    manifold = here.manifold
+    m = manifold.dim
     ratio = 2.0
     for _ in range(64):
         ratio = (1 + ratio) ** (1 / (m + 1))
     unit = (0.5 + np.arange(1, count + 1)[:, None] * ratio ** -np.arange(1.0, m + 1)) % 1
-    if not isinstance(here.manifold, BothContexts):
-        return jnp.asarray(2 * math.pi * unit)
-    square = (2 * unit - 1) * here.manifold.task.limit
+    if not isinstance(manifold, BothContexts):
+        sides = zip(manifold.periods, manifold.bounds, strict=True)
+        low, high = np.transpose([(0.0, period) if period else bounds for period, bounds in sides])
+        return jnp.asarray(low + (high - low) * unit)
+    square = (2 * unit - 1) * manifold.task.limit
     square[1::2, 1] += 1
     return jnp.asarray(square)
 
@@ -429,7 +489,7 @@ def states(model, here: Problem, points, step: int) -> np.ndarray:
 
 
 def spaces(net) -> dict[str, Any]:
-    """Functions of the state whose metric is told apart: of states, of rates, of outputs."""
+    """Functions of the state whose metric is told apart: of states, of rates, of outputs; None is the state itself."""
     _, readout = net
     return {"state": None, "rate": readout.activation, "readout": readout}
 
@@ -455,7 +515,8 @@ def _refit(map, readout, task, seed: int):
 @eqx.filter_jit
 def _ridge(map, activation, batch: TaskBatch, scored):
     weight = jnp.sqrt(batch.mask)[:, scored, None]
-    features = (weight * activation(_states(map, batch))[:, scored]).reshape(-1, map.state_size)
+    states = _states(map, batch)[:, scored]
+    features = (weight * (states if activation is None else activation(states))).reshape(-1, map.state_size)
     targets = (weight * batch.targets[:, scored]).reshape(-1, batch.targets.shape[-1])
     equations = NormalEquations(features.shape[1], targets.shape[1]).update(features, targets)
     candidates = jnp.logspace(-12, 0, 13)

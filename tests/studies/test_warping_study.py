@@ -26,9 +26,11 @@ TINY = study.WarpingConfig(
     evidence_dt=1.0,
     evidence_steps=4,
     memory_dt=0.5,
+    decoding_steps=2,
     delays=(0.5,),
     causal_evidence=("task", "whole"),
     causal_memory=(),
+    causal_decoding=("whole",),
     causal_noisy=(),
     penalty_points=6,
     penalty_times=2,
@@ -188,7 +190,7 @@ def test_other_claims():
     ]  # fmt: skip
     verdicts = {claim.statement: claim.verdict for claim in causal.claims_of(lanes)}
     assert verdicts["evidence: with the ratio of the diagonal held at 1 training does not converge"] == "fails"
-    assert verdicts["a network whose outputs are forbidden to warp does not learn"] == "new"
+    assert verdicts["evidence: a network whose outputs are forbidden to warp does not learn"] == "new"
     assert verdicts["the metric of the outputs warps in every network that has learned"] == "new"
     only = "evidence: a network that was trained to warp alone solves the task with a fitted readout"
     noisy = (
@@ -226,10 +228,11 @@ def test_films(tmp_path):
 def test_experiment_in_a_tiny_size():
     part = causal.causal(TINY)
     lanes = part.values["lanes"]
-    assert [lane["condition"] for lane in lanes] == ["task", "whole"]
+    assert [lane["condition"] for lane in lanes] == ["task", "whole", "whole"]
+    assert lanes[2]["task"] == networks.DECODING
     assert all(math.isfinite(lane["state_index"]) and lane["loss"] > 0 for lane in lanes)
     assert lanes[0]["penalty"] == 0 < lanes[1]["penalty"]
-    # Four steps teach nothing, and that is what is told.
+    # So few steps teach nothing, and that is what is told.
     assert {claim.verdict for claim in part.claims} == {"not reached"}
     assert networks.train(TINY, networks.EVIDENCE) is networks.train(TINY, networks.EVIDENCE, delays=TINY.delays)
 
