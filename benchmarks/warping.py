@@ -53,12 +53,13 @@ PUBLISHED = dataclasses.replace(
     seeds=3,
     causal_evidence=("task", "whole", "readout"),
     causal_memory=("task", "whole", "readout"),
+    causal_decoding=("task", "whole", "readout"),
     causal_noises=(),
 )
 SIZES = {"middle": (MIDDLE, RESULTS / "warping.json"), "published": (PUBLISHED, RESULTS / "warping-published.json")}
 HEADER = [
     "task", "noise", "condition", "loss / chance", "noisy loss / chance", "index, states", "held times", "other times",
-    "index, rates", "mean cos", "ratio, states", "ratio, outputs", "penalty", "solved", "not warped",
+    "index, rates", "mean cos", "ratio, states", "ratio, outputs", "index, outputs", "penalty", "solved", "not warped",
 ]  # fmt: skip
 
 
@@ -127,7 +128,9 @@ def page(content: dict, size: str) -> str:
             task, noise.told(), networks.CONDITIONS[condition], span("loss"),
             span("noisy_loss") if noise != networks.SILENCE else "",
             span("state_index"), span("held_index"), span("free_index"), span("rate_index"), span("cosine"),
-            span("state_ratio"), span("output_ratio"), span("penalty") if condition != "task" else "",
+            span("state_ratio"), span("output_ratio"),
+            "" if np.isnan(group[0].output_index) else span("output_index"),
+            span("penalty") if condition != "task" else "",
             f"{sum(x.solved for x in group)} of {len(group)}", f"{sum(x.unwarped for x in group)} of {len(group)}",
         ])  # fmt: skip
     seconds = {key_of(row): row["processor_seconds"] for row in content["lanes"]}
@@ -154,7 +157,8 @@ def page(content: dict, size: str) -> str:
         causal.text(SIZES[size][0]),
         "",
         "Indices are the largest over times; *held times* are those that the penalty knows, *other times* those that "
-        "it does not, both at points that it does not know. Ratios are <G_rel> / <G_irr> at the answers. "
+        "it does not, both at points that it does not know. Ratios are <G_rel> / <G_irr> at the answers, and so is the "
+        "index of the outputs, which is measured in the newer trainings alone. "
         f"Trainings that have not been run in this size: {missing}.",
         "",
         *lines,

@@ -32,8 +32,8 @@ class WarpingConfig:
     Units and seeds of all networks; steps of time of the two kinds of tasks, and delays of the memory tasks; steps
     and rates of the trainings, decoding among them; noise of units in that of subtraction; points a side of the grid
     between which geodesics are found, 0 for none. Of the experiment: tasks of memory, conditions, those with noise, its
-    strengths (of inputs, of units), the delay; points at which a metric is held, and times; strength of the penalty;
-    points a side of the grid on which it is looked at, and of that on which curvature is integrated.
+    strengths (of inputs, of units), the delay of memories; points at which a metric is held, and times, of decoding its
+    own; strength of the penalty; points a side of the grid on which it is looked at, and of that on which curvature is integrated.
     """
 
     seed: int = 0
@@ -58,6 +58,7 @@ class WarpingConfig:
     causal_delays: tuple[float, ...] = (1.0,)
     penalty_points: int = 48
     penalty_times: int = 8
+    decoding_times: int = 11
     penalty_strength: float = 2.0
     check_points: int = 41
     curvature_points: int = 32
@@ -79,6 +80,7 @@ PRESETS = {
         causal_evidence=("task", "ratio", "rigid", "whole", "rate", "readout", "warp ratio", "warp copy"),
         causal_memories=(MEMORY, SUBTRACTION, SEQUENCE),
         causal_memory=("task", "ratio", "rigid", "whole", "readout"),
+        causal_decoding=("task", "ratio", "rigid", "whole", "readout", "warp copy"),
         causal_noises=((0.1, 0.0), (0.0, 0.1), (0.25, 0.025)),
         causal_delays=(3.5,),
         penalty_points=128,

@@ -103,7 +103,7 @@ def lanes_of(config, name: str, condition: str, noise: networks.Noise) -> tuple[
     delays = None if name == networks.EVIDENCE else config.causal_delays
     trained = networks.train(config, name, condition, noise=noise, delays=delays)
     here = trained.problem
-    held = set(here.held(config.penalty_times))
+    held = set(here.held(networks.times(config, name)))
     steps = np.arange(here.first, here.last + 1)
     points = networks.check_grid(here, config.check_points)
     lanes, ratios = [], {}
@@ -364,11 +364,24 @@ def text(config) -> str:
         f"Networks of {config.units} units, {config.seeds} seeds, are trained with a penalty on their metric at "
         f"{config.penalty_points} quasi-random points, of both contexts together where there are two, and "
         f"{config.penalty_times} times, and looked at on a finer grid ({config.check_points} points along the relevant "
-        f"evidence, {config.check_points // 2} along an angle) and at all times, with the whole tensor. The "
+        f"evidence, {config.check_points // 2} along others) and at all times, with the whole tensor. The "
         "index of warping is the root mean square of the logarithm of the metric, relative to one scale: 0 where the "
         f"representation is the input up to scale. Not warped: at most {UNWARPED:g}. Solved: a loss of at most "
         f"{SOLVED:g} of that of chance, on fresh trials without noise; not learned: at least {UNLEARNED:g} of it. One "
         "network that learns without warping refutes that it cannot. Memory tasks have one delay here, so that all "
         "trials are held. What a readout needs of the states is one direction along which they move enough; the "
-        "others may move as far, unseen."
+        f"others may move as far, unseen.{_on_decoding(config) if config.causal_decoding else ''}"
+    )
+
+
+def _on_decoding(config) -> str:
+    here = networks.problem(config, networks.DECODING)
+    return (
+        f" Decoding: the parts of POSSM but the last, that is attention over {here.task.n_neurons} simulated neurons "
+        f"and a GRU of {config.units} units, {config.decoding_steps} steps of training on expected counts, with a "
+        "linear readout of its state, which is its rate as well: attention to past states could warp by itself. The "
+        "chart is direction by speed, in radians and units of speed, and the metric is held from the end of the delay, "
+        f"in which both are shown, to that of the movement, {config.decoding_times} times. Both count, so that the ratios are those of direction and "
+        "speed at the peak of the movement, and the outputs must warp by the square of the speed. Outputs cannot quite "
+        "be held: a ring by an interval has no isometric image in the plane but a folded one."
     )

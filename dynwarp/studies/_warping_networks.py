@@ -424,7 +424,7 @@ def _train(config, name, condition, noise, activation, delays) -> Networks:
 def _penalty(config, here: Problem, name, condition, noise, activation, delays) -> MetricPenalty:
     """What the metric is held to."""
     points = held_points(here, config.penalty_points)
-    options: dict[str, Any] = {"at": here.held(config.penalty_times), "strength": config.penalty_strength}
+    options: dict[str, Any] = {"at": here.held(times(config, name)), "strength": config.penalty_strength}
     if condition == "ratio":
         options |= {"target": "ratio", "full": False}
     elif condition == "rigid":
@@ -444,6 +444,11 @@ def _penalty(config, here: Problem, name, condition, noise, activation, delays) 
             lengths = np.mean(np.diagonal(G, axis1=-2, axis2=-1), axis=tuple(range(points.ndim - 1)))
             options |= {"target": "average_ratio", "relevant": (0,), "ratio": lengths[:, 0] / lengths[:, 1:].mean(-1)}
     return MetricPenalty(here.manifold, points, **options)
+
+
+def times(config, name: str) -> int:
+    """How many times a metric is held at: while a hand moves, what is shown changes all along."""
+    return config.decoding_times if name == DECODING else config.penalty_times
 
 
 def held_points(here: Problem, count: int) -> Any:
