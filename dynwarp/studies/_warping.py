@@ -33,7 +33,8 @@ class WarpingConfig:
     and rates of the trainings, decoding among them; noise of units in that of subtraction; points a side of the grid
     between which geodesics are found, 0 for none. Of the experiment: tasks of memory, conditions, those with noise, its
     strengths (of inputs, of units), the delay of memories; points at which a metric is held, and times, of decoding its
-    own; strength of the penalty; points a side of the grid on which it is looked at, and of that on which curvature is integrated.
+    own; strength of the penalty; points a side of the grid on which it is looked at, and of that on which curvature is
+    integrated.
     """
 
     seed: int = 0

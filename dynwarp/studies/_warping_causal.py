@@ -381,7 +381,8 @@ def _on_decoding(config) -> str:
         f"and a GRU of {config.units} units, {config.decoding_steps} steps of training on expected counts, with a "
         "linear readout of its state, which is its rate as well: attention to past states could warp by itself. The "
         "chart is direction by speed, in radians and units of speed, and the metric is held from the end of the delay, "
-        f"in which both are shown, to that of the movement, {config.decoding_times} times. Both count, so that the ratios are those of direction and "
-        "speed at the peak of the movement, and the outputs must warp by the square of the speed. Outputs cannot quite "
-        "be held: a ring by an interval has no isometric image in the plane but a folded one."
+        f"in which both are shown, to that of the movement, {config.decoding_times} times. Both count, so that the "
+        "ratios are those of direction and speed at the peak of the movement, and the outputs must warp by the square "
+        "of the speed. Outputs cannot quite be held: a ring by an interval has no isometric image in the plane but a "
+        "folded one."
     )

@@ -68,13 +68,15 @@ def test_both_contexts_share_one_chart():
     np.testing.assert_array_equal(slope, [[0, 1], [1, 0], [0, 0], [0, 0]])
 
 
-@pytest.mark.parametrize("name", [networks.EVIDENCE, networks.MEMORY, networks.SEQUENCE])
+@pytest.mark.parametrize("name", [networks.EVIDENCE, networks.MEMORY, networks.SEQUENCE, networks.DECODING])
 def test_points_that_are_held_leave_no_gaps(name):
     here = networks.problem(TINY, name)
     points = np.asarray(networks.held_points(here, 64))
     if name == networks.EVIDENCE:
         assert np.sum(points[:, 1] > 0.5) == 32
         points = (np.where([False, True] & (points > 0.5), points - 1, points) + 0.2) / 0.4
+    elif name == networks.DECODING:
+        points = (points - [0, 0.5]) / [2 * math.pi, 1.5]
     else:
         points = points / (2 * math.pi)
     assert points.min() >= 0
@@ -91,7 +93,11 @@ def test_times_of_the_tasks():
     assert [here.times[step] for step, _ in here.probes] == [4.0, 5.0]
     assert here.times[list(here.answers)].tolist() == [4.0, 5.0]
     assert here.held(3) == (here.first, 6, here.probes[-1][0])
-    for name in (networks.EVIDENCE, networks.SUBTRACTION, networks.SEQUENCE):
+    # Of reaches the delay ends at 0.45 s, the speed is largest at 0.95 s, the movement ends a second after the delay.
+    here = networks.problem(TINY, networks.DECODING)
+    found = here.times[[here.first, here.probes[0][0], here.last]]
+    np.testing.assert_allclose(found, [0.45, 0.95, 1.45], atol=1e-9)
+    for name in (networks.EVIDENCE, networks.SUBTRACTION, networks.SEQUENCE, networks.DECODING):
         for _, direction in networks.problem(TINY, name).probes:
             np.testing.assert_allclose(np.linalg.norm(direction), 1)
 
@@ -115,6 +121,17 @@ def test_units_that_are_shaken(network):
     assert (shaken.state_size, shaken.input_size) == (8, 12)
     np.testing.assert_array_equal(shaken(x, jnp.concatenate([u, noise])), network(x, u) + noise)
     np.testing.assert_array_equal(shaken(x), network(x))
+
+
+def test_recurrence_of_a_decoder():
+    task = networks.reaches()
+    decoder = networks.as_double(networks.spike_decoder(TINY, task, jax.random.key(0)))
+    recurrence = networks.Recurrence(decoder, TINY.units)
+    assert (recurrence.state_size, recurrence.input_size) == (8, task.n_neurons)
+    past, counts = jnp.linspace(-1, 1, decoder.state_size), task(jnp.array([1.0, 0.7]))[8]
+    want = decoder(past, counts)[:8]
+    for same in (recurrence, recurrence.prepared()):
+        np.testing.assert_allclose(same(past[:8], counts), want, rtol=1e-13)
 
 
 def test_index_and_ratio():
@@ -160,8 +177,8 @@ def test_dimension_of_clouds(network, count):
         assert on_evidence._cloud_dimension(net, networks.problem(TINY, networks.SEQUENCE), 0) == 4
 
 
-def _lane(condition, loss, index, task="evidence", noise=networks.SILENCE, ratio=1e3):
-    return causal.Lane(task, condition, noise, 0, loss, loss, 0.0, index, index, index, index, 0.0, 1.0, ratio)
+def _lane(condition, loss, index, task="evidence", noise=networks.SILENCE, ratio=1e3, outputs=math.nan):
+    return causal.Lane(task, condition, noise, 0, loss, loss, 0.0, index, index, index, index, 0.0, 1.0, ratio, outputs)
 
 
 @pytest.mark.parametrize(
@@ -199,6 +216,20 @@ def test_other_claims():
     )
     assert verdicts[only] == "holds in part"
     assert verdicts[noisy] == "fails"
+
+
+@pytest.mark.parametrize(
+    ("loss", "index", "verdict"), [(0.01, 0.8, "not reached"), (0.01, 0.2, "fails"), (0.9, 0.2, "new")]
+)
+def test_verdict_on_outputs_that_are_held(loss, index, verdict):
+    """One that learns, its outputs not having been held after all, refutes nothing; no direction is to be preferred."""
+    task = networks.DECODING
+    lanes = [_lane("task", 0.01, 2.0, task, outputs=0.9), _lane("readout", loss, 2.0, task, ratio=2.0, outputs=index)]
+    verdicts = {claim.statement: claim.verdict for claim in causal.claims_of(lanes)}
+    assert verdicts["decoding: a network whose outputs are forbidden to warp does not learn"] == verdict
+    warped = verdicts["decoding: the metric of the outputs warps in every network that has learned"]
+    assert warped == ("fails" if verdict == "fails" else "new")
+    assert "the metric of the outputs warps in every network that has learned" not in verdicts
 
 
 def test_verdict_on_a_collapse():
@@ -241,7 +272,7 @@ def test_is_registered(tmp_path):
     assert "warping" in STUDIES
     assert set(study.PRESETS) == {"quick", "paper"}
     for preset in study.PRESETS.values():
-        names = (*preset.causal_evidence, *preset.causal_memory, *preset.causal_noisy)
+        names = (*preset.causal_evidence, *preset.causal_memory, *preset.causal_decoding, *preset.causal_noisy)
         assert set(names) <= set(networks.CONDITIONS)
     with pytest.raises(ArgumentError, match="preset"):
         study.reproduce("slow", tmp_path)
