@@ -26,12 +26,16 @@ def interleave(
 ) -> dict[str, list[tuple[float, float]]]:
     """Runs the timers in turn, round after round, so that each sees the same machine.
 
+    A round begins where another has ended and goes back and forth by turns, so that none always finds the caches as the
+    same other has left them.
+
     Ends when the first timer has run `repetitions` times and for `seconds` in all, or when `limit` seconds are over and
     each has run twice. A timer that has used a third of the limit takes no part in later rounds, one that used all of
     it in its first round not even in the second. One that fails is dropped with its samples, unless it is the first,
     whose error passes through.
 
-    **Returns:** for each name its (wall, processor) seconds, one a round.
+    **Returns:** for each name its (wall, processor) seconds, one a round, of the first rounds: who leaves does not
+    come back.
     """
     samples: dict[str, list[tuple[float, float]]] = {name: [] for name in timers}
     used = dict.fromkeys(timers, 0.0)
@@ -40,13 +44,13 @@ def interleave(
     gc.collect()
     gc.disable()
     try:
-        for _ in range(_MOST_ROUNDS):
-            for name, timer in timers.items():
+        for index in range(_MOST_ROUNDS):
+            for name in _order(list(timers), index):
                 if name != own and used[name] > (limit if len(samples[name]) == 1 else limit / 3):
                     continue
                 begin = time.perf_counter()
                 try:
-                    samples[name].append(timer())
+                    samples[name].append(timers[name]())
                 except Exception:
                     if name == own:
                         raise
@@ -60,6 +64,13 @@ def interleave(
     finally:
         gc.enable()
     return samples
+
+
+def _order(names: list[str], index: int) -> list[str]:
+    """Rotated by one every second round, backwards in between: all places, and as good as all neighbours, alike."""
+    shift = index // 2 % len(names)
+    order = names[shift:] + names[:shift]
+    return order[::-1] if index % 2 else order
 
 
 def summary(samples: list[tuple[float, float]]) -> dict[str, Any]:

@@ -2,7 +2,9 @@
 
 import contextlib
 import errno
+import itertools
 import json
+import time
 import types
 
 import equinox as eqx
@@ -303,7 +305,7 @@ def test_interleaving_takes_turns_and_drops_the_slow_and_the_broken():
 
     timers = {"dynwarp": timer("dynwarp", 1.0), "peer": timer("peer", 2.0), "broken": timer("broken", fail=True)}
     samples = interleave(timers, repetitions=4, seconds=0.0, limit=10.0)
-    assert order[:6] == ["dynwarp", "peer", "broken"] * 2
+    assert order[:6] == ["dynwarp", "peer", "broken", "broken", "peer", "dynwarp"]
     assert "broken" not in order[6:]
     assert samples["broken"] == []
     assert len(samples["dynwarp"]) == len(samples["peer"]) == 4
@@ -314,6 +316,49 @@ def test_interleaving_takes_turns_and_drops_the_slow_and_the_broken():
     assert [len(slow[name]) for name in ("dynwarp", "peer")] == [2, 1]
     # With no time left each runs twice.
     assert len(interleave({"dynwarp": timer("dynwarp")}, repetitions=9, seconds=9.0, limit=0.0)["dynwarp"]) == 2
+
+
+def test_rounds_change_their_order_and_ratios_keep_their_rounds():
+    order = []
+
+    def timer(name, factor, wait=0.0):
+        def run():
+            order.append(name)
+            time.sleep(wait)
+            return factor * 2.0 ** order.count(name), 0.0  # the machine slows down
+
+        return run
+
+    samples = interleave(
+        {"dynwarp": timer("dynwarp", 1.0), "a": timer("a", 3.0), "b": timer("b", 5.0)},
+        repetitions=6,
+        seconds=0.0,
+        limit=10.0,
+    )
+    rounds = [order[i : i + 3] for i in range(0, 18, 3)]
+    assert len({tuple(each) for each in rounds}) == 6
+    neighbours = [pair for each in rounds for pair in itertools.pairwise(each)]
+    assert set(map(neighbours.count, neighbours)) == {2}
+    assert ratio(samples["b"], samples["dynwarp"]) == {"median": 5.0, "low": 5.0, "high": 5.0}
+
+    # One that leaves in the middle is set against the rounds that it was part of.
+    order.clear()
+    timers = {"dynwarp": timer("dynwarp", 1.0), "slow": timer("slow", 3.0, wait=0.05), "b": timer("b", 5.0)}
+    samples = interleave(timers, repetitions=8, seconds=0.0, limit=0.3)
+    assert len(samples["slow"]) < len(samples["dynwarp"])
+    assert ratio(samples["slow"], samples["dynwarp"]) == {"median": 3.0, "low": 3.0, "high": 3.0}
+    assert ratio(samples["b"], samples["dynwarp"]) == {"median": 5.0, "low": 5.0, "high": 5.0}
+
+    # An error of the first passes through, wherever in a round it stands.
+    def broken():
+        if order.count("a") > 1:
+            raise ValueError("own")
+        return 1.0, 1.0
+
+    order.clear()
+    with pytest.raises(ValueError, match="own"):
+        interleave({"dynwarp": broken, "a": timer("a", 1.0)}, repetitions=4, seconds=0.0, limit=10.0)
+    assert order == ["a", "a"]
 
 
 def test_relative_error():
