@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Any, Literal
 
 import diffrax
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -137,11 +139,15 @@ def simulate(
         breakpoints = None if breakpoints is None else _check_times(breakpoints, "breakpoints", increasing=False)
         if dt is not None:
             _refuse("`dt` takes fixed steps, without", stepsize_controller=stepsize_controller, adjoint=adjoint)
-            return _simulate_fixed(model, state0, inputs, steps, ts, keep, dt, solver, breakpoints, remat, noise, key)
+            with _precisions_named(model, state0, inputs):
+                return _simulate_fixed(
+                    model, state0, inputs, steps, ts, keep, dt, solver, breakpoints, remat, noise, key
+                )
         _refuse("an adaptive solve is without", noise=noise, remat=remat, steps=steps, remedy=" Give `dt`.")
-        return _simulate_adaptive(
-            model, state0, inputs, ts, keep, solver, stepsize_controller, adjoint, breakpoints, max_steps, throw
-        )
+        with _precisions_named(model, state0, inputs):
+            return _simulate_adaptive(
+                model, state0, inputs, ts, keep, solver, stepsize_controller, adjoint, breakpoints, max_steps, throw
+            )
 
     _refuse(
         f"{type(model).__name__} moves in discrete time, without",
@@ -168,7 +174,8 @@ def simulate(
         return model(inputs, state0=state0, key=key)
     if steps is None:
         raise ArgumentError("simulate: a map needs `inputs`, shape (T, d), or `steps`.")
-    return _simulate_map(model, state0, inputs, steps, mode, keep, remat, noise, key)
+    with _precisions_named(model, state0, inputs):
+        return _simulate_map(model, state0, inputs, steps, mode, keep, remat, noise, key)
 
 
 def _simulate_map(model, state0, inputs, steps, mode, keep, remat, noise, key):
@@ -243,6 +250,25 @@ def _simulate_adaptive(model, state0, inputs, ts, keep, solver, controller, adjo
     if throw:
         raise_failed(result, "simulate", "Raise `max_steps`, loosen the tolerances, or pass a stiff `solver`.")
     return states[-1] if keep == "last" else states
+
+
+@contextlib.contextmanager
+def _precisions_named(model, state0, inputs):
+    """Says which arguments JAX's strict promotion keeps apart."""
+    try:
+        yield
+    except ValueError as error:
+        if type(error).__name__ != "TypePromotionError":  # JAX has no public name for it.
+            raise
+        held = {
+            name: sorted({leaf.dtype.name for leaf in jax.tree.leaves(eqx.filter(tree, eqx.is_inexact_array))})
+            for name, tree in (("model", model), ("state0", state0), ("inputs", inputs))
+        }
+        got = ", ".join(f"`{name}` {' and '.join(dtypes)}" for name, dtypes in held.items() if dtypes)
+        raise ArgumentError(
+            "simulate: JAX's strict promotion does not mix precisions: `state0`, `model` and `inputs`, or what a "
+            f"function of time returns, must have the same; got {got}."
+        ) from error
 
 
 def _with_initial(state0, states):

@@ -12,11 +12,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from dynwarp._checks import check_positive_integer
+from dynwarp._checks import as_real, check_positive_integer
 from dynwarp._results import RESULTS, raise_failed
 from dynwarp._simulate._runge_kutta import RUNGE_KUTTA
 from dynwarp._typing import State
-from dynwarp.dynamics._stepping import as_floating, is_field
+from dynwarp.dynamics._stepping import is_field
 from dynwarp.errors import ArgumentError
 from dynwarp.geometry._frames import independence, invert_upper, orthonormal_frame
 from dynwarp.geometry._jets import push_jet
@@ -31,6 +31,7 @@ from dynwarp.geometry._setting import (
     check_points,
     check_step,
     fixed_schedule,
+    in_precision,
     map_schedule,
     refuse,
 )
@@ -130,12 +131,14 @@ def curvature_history(
     [0.5, 0.75]
     """
     of_field = is_field(model, _CALLER)
-    thetas = as_floating(thetas)
+    thetas = as_real(thetas, "thetas", caller=_CALLER)
     check_points(manifold, thetas, _CALLER)
     if batch_size is not None:
         batch_size = check_positive_integer(batch_size, "batch_size", caller=_CALLER)
     theta = jax.ShapeDtypeStruct(thetas.shape[-1:], thetas.dtype)
     start, state = check_initial(model, state0, theta, _CALLER)
+    model, manifold, readout, thetas = in_precision(state.dtype, (model, manifold, readout, thetas))
+    theta = jax.ShapeDtypeStruct(theta.shape, state.dtype)
     check_step(model, manifold, theta, state, of_field, _CALLER)
     readout = as_readout(model, readout, state.dtype, _CALLER)
     observation = Observation(readout)

@@ -136,6 +136,11 @@ def test_the_state_takes_the_precision_of_the_model():
     assert states.dtype == jnp.float64
 
 
+def test_precisions_that_strict_promotion_keeps_apart_are_named():
+    with pytest.raises(dw.errors.ArgumentError, match="`model` float64, `state0` float32"):
+        dw.simulate(_cell(), jnp.zeros(3, jnp.float32), steps=2)
+
+
 # ---- jit, vmap, derivatives.
 
 
