@@ -18,6 +18,7 @@ from dynwarp.errors import ArgumentError, ShapeError
 from dynwarp.models import PiecewiseLinearMap
 from dynwarp.piecewise._as_map import as_map
 from dynwarp.piecewise._cycle import Cycle, cycle_at
+from dynwarp.piecewise._cyclic import solve_cyclic
 from dynwarp.piecewise._foot import Foot, descend, foot_on_piece
 from dynwarp.piecewise._host import HostMap
 from dynwarp.piecewise._manifold import Manifold
@@ -426,15 +427,15 @@ def _distance(form: PiecewiseLinearMap, a, cycle_itinerary, start, itinerary, st
     gaps = -(jnp.sum(form.W2[relu] * xs[step], axis=1) + form.h2[relu])
     sizes = jnp.linalg.norm(rows, axis=1)
     rows, gaps = rows / sizes[:, None], gaps / sizes
-    shift = rows.T @ jnp.linalg.solve(rows @ rows.T, gaps)
+    # As below, this waits for the points of the cycle.
+    shift = rows.T @ jnp.linalg.solve(rows @ rows.T + 0 * gaps, gaps)
     return jnp.sqrt(off**2 + jnp.sum(shift**2))
 
 
 def _hyperplane(form: PiecewiseLinearMap, itinerary, start, target):
     """The hyperplane of the local manifold at cycle point `target`: its unit normal and its level."""
-    points = cycle_at(form, itinerary).points
-    jacobians, _ = jax.vmap(form.affine)(itinerary)
-    k = len(points)
+    jacobians, offsets = jax.vmap(form.affine)(itinerary)
+    k = len(jacobians)
     # One turn from the target on.
     turn, _ = jax.lax.scan(
         lambda product, i: (jacobians[(target + i) % k] @ product, None),
@@ -456,4 +457,7 @@ def _hyperplane(form: PiecewiseLinearMap, itinerary, start, target):
     x = jnp.append(reference, reference @ held @ reference)
     x = newton(jax.lax.fori_loop(0, _NEWTON, lambda _, x: newton(x, held), x), turn)
     normal = x[:-1] / jnp.linalg.norm(x[:-1])
+    # By a zero the points wait for the normal: calls of LAPACK for a large batch that do not wait for each other can
+    # hold both threads of a machine of two cores for good.
+    points = solve_cyclic(jacobians, offsets + 0 * normal)
     return normal, normal @ points[target]

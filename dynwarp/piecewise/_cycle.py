@@ -18,7 +18,7 @@ from dynwarp._typing import Input, Scalar
 from dynwarp.errors import ArgumentError
 from dynwarp.models import PiecewiseLinearMap
 from dynwarp.piecewise._as_map import as_map
-from dynwarp.piecewise._cyclic import cycle_multipliers, solve_cyclic
+from dynwarp.piecewise._cyclic import solve_with_multipliers
 
 # A point this near to a border, relative to its size, lies on it.
 BORDER_TOLERANCE = 1e-10
@@ -160,9 +160,7 @@ def cycle_at(map: Any, itinerary: Bool[Array, "k H"], *, input: Input | None = N
 @eqx.filter_jit
 def _cycle_at(form: PiecewiseLinearMap, itinerary) -> Cycle:
     jacobians, offsets = jax.vmap(form.affine)(itinerary)
-    points = solve_cyclic(jacobians, offsets)
-    multipliers = cycle_multipliers(jacobians)
-    return _judge(form, itinerary, points, multipliers)
+    return _judge(form, itinerary, *solve_with_multipliers(jacobians, offsets))
 
 
 def _judge(form: PiecewiseLinearMap, itinerary, points, multipliers, active=None) -> Cycle:
@@ -196,8 +194,8 @@ def cycles_at(form: PiecewiseLinearMap, itineraries: Bool[Array, "N K H"], order
         active = jnp.arange(itinerary.shape[0]) < order
         jacobians, offsets = jax.vmap(form.affine)(itinerary)
         jacobians = jnp.where(active[:, None, None], jacobians, jnp.eye(form.state_size, dtype=jacobians.dtype))
-        points = solve_cyclic(jacobians, jnp.where(active[:, None], offsets, 0))
-        return _judge(form, itinerary, points, cycle_multipliers(jacobians), active)
+        offsets = jnp.where(active[:, None], offsets, 0)
+        return _judge(form, itinerary, *solve_with_multipliers(jacobians, offsets), active)
 
     return jax.vmap(lane)(itineraries, orders)
 

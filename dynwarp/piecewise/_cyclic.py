@@ -35,9 +35,21 @@ def solve_cyclic(jacobians: Float[Array, "k M M"], offsets: Float[Array, "k M"])
     return jax.lax.custom_linear_solve(matvec, offsets, lambda _, b: _eliminate(frozen, b), transpose_solve)
 
 
+def solve_with_multipliers(
+    jacobians: Float[Array, "k M M"], offsets: Float[Array, "k M"]
+) -> tuple[Float[Array, "k M"], Complex[Array, " M"]]:
+    """`solve_cyclic` and `cycle_multipliers`, one after the other, for the reason given in `_eliminate`."""
+    points = solve_cyclic(jacobians, offsets)
+    total = jax.lax.stop_gradient(jnp.sum(points))
+    return points, cycle_multipliers(jacobians + jnp.where(jnp.isfinite(total), 0 * total, 0))
+
+
 def _eliminate(jacobians, offsets):
     m = jacobians.shape[-1]
     eye, zero = jnp.eye(m, dtype=jacobians.dtype), jnp.zeros((m, m), jacobians.dtype)
+    # By a zero the factorisations wait for the right side, those of a derivative so for the solution: two of a large
+    # batch that do not wait for each other can hold both threads of a machine of two cores for good.
+    jacobians = jacobians + 0 * jnp.sum(offsets)
 
     # The rows so far say C z[0] + D z[i] = e; the next ones bring -J z[i] + z[i + 1] = b. A QR of the column of z[i]
     # leaves m rows that give z[i] from z[0] and z[i + 1], and m rows without it.

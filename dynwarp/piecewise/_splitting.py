@@ -111,10 +111,16 @@ def _splitting(form: PiecewiseLinearMap, start, end, itinerary, origin, target):
     start, end = jnp.roll(start, -origin, axis=0), jnp.roll(end, -target, axis=0)
     jacobians, offsets = jax.vmap(form.affine)(start)
     end_jacobians, end_offsets = jax.vmap(form.affine)(end)
-    points, q = solve_cyclic(jacobians, offsets), solve_cyclic(end_jacobians, end_offsets)[0]
-    direction, multiplier = _dominant(_turn(jacobians))
-    normal, _ = _dominant(_turn(end_jacobians).T)
+    # One inversion for both, then one solve for both, which waits for it by a zero: calls of LAPACK for a large batch
+    # that do not wait for each other can hold both threads of a machine of two cores for good.
+    turns = jnp.stack([_turn(jacobians), _turn(end_jacobians).T])
+    (direction, normal), (multiplier, _) = jax.vmap(_dominant)(turns)
     normal = normal / jnp.linalg.norm(normal)
+    k, length = len(start), max(len(start), len(end))
+    cycles = [_lengthened(jacobians, offsets, length), _lengthened(end_jacobians, end_offsets, length)]
+    both, beside = (jnp.stack(leaves) for leaves in zip(*cycles, strict=True))
+    points, (q, *_) = jax.vmap(solve_cyclic)(both, beside + 0 * direction)
+    points = points[:k]
 
     # Conditions a + b t >= 0 on the point p + t direction: its past in the regions of the cycle, two turns of it since
     # a negative multiplier takes turns with the sides, then its future in those of the itinerary.
@@ -145,6 +151,13 @@ def _splitting(form: PiecewiseLinearMap, start, end, itinerary, origin, target):
     # A condition that does not depend on t may be violated as a whole.
     violated = jnp.min(jnp.where((b == 0) & (a < 0), a, jnp.inf), initial=jnp.inf)
     return jnp.minimum(jnp.minimum(behind, beyond), violated)
+
+
+def _lengthened(jacobians, offsets, length):
+    """A cycle that rests at its first point after its last step."""
+    more, m = length - len(jacobians), jacobians.shape[1]
+    rest = jnp.broadcast_to(jnp.eye(m, dtype=jacobians.dtype), (more, m, m))
+    return jnp.concatenate([jacobians, rest]), jnp.pad(offsets, ((0, more), (0, 0)))
 
 
 def _turn(jacobians):

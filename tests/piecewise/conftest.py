@@ -1,5 +1,9 @@
-"""Maps that several files of tests share."""
+"""Maps, and a check of compiled programs, that several files of tests share."""
 
+import itertools
+import re
+
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -36,3 +40,23 @@ def random_map():
         return dw.models.PiecewiseLinearMap(*map(jnp.asarray, parts))
 
     return make
+
+
+@pytest.fixture(scope="session")
+def check_waits():
+    """Fails where a compiled program holds two calls of LAPACK that do not wait for each other: for a large batch such
+    calls can hold both threads of a machine of two cores for good."""
+
+    def check(function, f):
+        batch = jax.tree.map(lambda x: jnp.stack([x, x]), f)
+        text = jax.jit(jax.vmap(function)).lower(batch).compile().as_text() or ""
+        assert "lapack" in text
+        for computation in text.split("\n}"):
+            behind, calls = {}, []
+            for name, what in re.findall(r"%([\w.-]+) = (.*)", computation):
+                used = [other for other in re.findall(r"%([\w.-]+)", what) if other in behind]
+                behind[name] = set(used).union(*(behind[other] for other in used))
+                calls += [name] if 'custom_call_target="lapack' in what else []
+            assert all(first in behind[second] for first, second in itertools.pairwise(calls)), calls
+
+    return check

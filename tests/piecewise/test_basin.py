@@ -217,7 +217,7 @@ def test_nearest_point_of_polyhedra(solid):
 
 
 @pytest.mark.parametrize("corner", [False, True])
-def test_derivative_of_the_distance(right, corner):
+def test_derivative_of_the_distance(right, corner, check_waits):
     f, saddle, sink = right
     vector, unravel = ravel_pytree(f)
     point = jnp.array([3.0, 4.0])
@@ -251,6 +251,7 @@ def test_derivative_of_the_distance(right, corner):
     np.testing.assert_allclose(again, value, rtol=1e-12)
     np.testing.assert_allclose(derivative, slope, rtol=1e-9, atol=1e-12)
     if corner:
+        check_waits(jax.value_and_grad(lambda g: basin_distance(g, point, saddle, foot=foot)), f)
         # The other pure form, by all segments of the traced manifold.
         manifold = trace_manifold(f, saddle, iterations=6)
         lines = jax.jit(jax.value_and_grad(lambda g: basin_distance(g, point, saddle, manifold=manifold)))(f)

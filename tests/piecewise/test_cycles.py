@@ -120,7 +120,8 @@ def test_derivatives_against_finite_differences(random_map):
         assert float(forward(way)) == pytest.approx(central, rel=1e-6, abs=1e-8), leaf
 
 
-def test_cycle_at_under_jit_and_vmap_over_maps(fig5):
+def test_cycle_at_under_jit_and_vmap_over_maps(fig5, check_waits):
+    check_waits(lambda f: cycle_at(f, jnp.array([[False], [True]])), fig5)
     itinerary = jnp.array([[False], [True]])
     h1 = jnp.array([-0.7, -0.65, -0.6])
     many = jax.vmap(lambda h: eqx.tree_at(lambda m: m.h1, fig5, h))(h1)

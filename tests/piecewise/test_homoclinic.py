@@ -340,6 +340,11 @@ def test_splitting_between_cycles():
     assert np.min(np.abs(np.array(ends) - float(value))) < 1e-14
 
 
+def test_solves_of_a_batch_of_splittings_wait_for_each_other(primary, check_waits):
+    one, two = cycle_of([L]), cycle_of([L, R])
+    check_waits(jax.value_and_grad(lambda f: splitting(f, one, primary, other=two)), FIG5)
+
+
 def test_tangency(chaos, distance):
     """At a zero of the splitting corners touch: on one side of it homoclinic points, on the other none."""
     x = jnp.asarray(-1.77)
