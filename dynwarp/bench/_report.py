@@ -140,8 +140,7 @@ def _size(size: dict[str, Any]) -> str:
 
 
 def _rest(size: dict[str, Any], axis: str) -> str:
-    # How many lanes a kernel takes at a time is a choice for the machine, not part of the problem.
-    return _size({key: value for key, value in size.items() if key not in (axis, "block")})
+    return _size({key: value for key, value in size.items() if key != axis})
 
 
 def _seconds(value: float | None) -> str:

@@ -14,7 +14,7 @@ import scipy.integrate
 
 import dynwarp as dw
 from dynwarp.bench._case import Kernel, case
-from dynwarp.bench.cases._tools import float64, itemsize, normal
+from dynwarp.bench.cases._tools import float64, itemsize, lanes_at_once, normal
 
 _FEEDBACK, _DECAY = 0.5, 0.5
 _RTOL, _ATOL = 1e-6, 1e-9
@@ -56,9 +56,9 @@ def _published(rule: str, starts: np.ndarray, v: float) -> np.ndarray:
     return np.stack([scipy.integrate.solve_ivp(flow, (0, _TIMES[-1]), s, **options).y.T for s in starts])
 
 
-def _integrate(rule, teacher, starts, ts, block):
+def _integrate(rule, teacher, starts, ts):
     return dw.learning.integrate_modes(
-        rule, teacher, starts, ts, rtol=_RTOL, atol=_ATOL, block=block, throw=False
+        rule, teacher, starts, ts, rtol=_RTOL, atol=_ATOL, block=lanes_at_once(), throw=False
     ).values
 
 
@@ -84,19 +84,19 @@ def _integrate_by_diffrax(rule, teacher, starts, ts, solver):
     return jax.vmap(one)(starts)
 
 
-def _flows(*pairs: tuple[str, int], block: int = 256) -> list[dict[str, Any]]:
-    return [{"rule": rule, "lanes": lanes, "block": block} for rule, lanes in pairs]
+def _flows(*pairs: tuple[str, int]) -> list[dict[str, Any]]:
+    return [{"rule": rule, "lanes": lanes} for rule, lanes in pairs]
 
 
 @case(
     group="learning",
-    check={"rule": "rflo", "lanes": 32, "block": 256},
+    check={"rule": "rflo", "lanes": 32},
     quick=_flows(("bptt", 1000), ("rflo", 100), ("rflo", 10_000)),
     full=_flows(("bptt", 10_000), ("tbptt", 10_000), ("eprop", 10_000), ("rflo", 100_000), ("rflo", 1_000_000)),
-    gpu=_flows(("rflo", 10_000), ("rflo", 1_000_000), block=131_072),
+    gpu=_flows(("rflo", 10_000), ("rflo", 1_000_000)),
     peers=["scipy"],
 )
-def mode_flows(*, rule: str, lanes: int, block: int, seed: int) -> Kernel:
+def mode_flows(*, rule: str, lanes: int, seed: int) -> Kernel:
     """Mode flows of a rule at eleven times, w* = 0.8 and rtol 1e-6, beside a plain vmapped diffrax solve."""
     v = 0.8
     low, high = jnp.array([0.2, 0.2, -0.6]), jnp.array([1.5, 1.5, 0.6])
@@ -107,7 +107,7 @@ def mode_flows(*, rule: str, lanes: int, block: int, seed: int) -> Kernel:
         plain["diffrax_tsit5"] = (_integrate_by_diffrax, (*arguments, diffrax.Tsit5()))
     return Kernel(
         function=_integrate,
-        arguments=(*arguments, block),
+        arguments=arguments,
         digest=lambda values: values[:_COMPARED],
         reference=lambda: _published(rule, float64(starts[:_COMPARED]), v),
         # A few hundred local errors of 1e-6, which the flow contracts.

@@ -14,7 +14,7 @@ import scipy.integrate
 
 import dynwarp as dw
 from dynwarp.bench._case import Kernel, case
-from dynwarp.bench.cases._tools import float64, itemsize, normal
+from dynwarp.bench.cases._tools import float64, itemsize, lanes_at_once, normal
 
 _FEEDBACK, _DECAY, _LOSS, _TIME, _EDGE = -0.5, 0.5, 1e-8, 1e3, 1e-5
 _RTOL, _ATOL = 1e-6, 1e-9
@@ -22,9 +22,17 @@ _COMPARED = 16  # lanes
 _PEER_LANES = 64
 
 
-def _land(rule, teacher, starts, block):
+def _land(rule, teacher, starts):
     found = dw.learning.find_landings(
-        rule, teacher, starts, loss_tolerance=_LOSS, max_time=_TIME, rtol=_RTOL, atol=_ATOL, block=block, throw=False
+        rule,
+        teacher,
+        starts,
+        loss_tolerance=_LOSS,
+        max_time=_TIME,
+        rtol=_RTOL,
+        atol=_ATOL,
+        block=lanes_at_once(),
+        throw=False,
     )
     return found.points, found.times, found.result == dw.RESULTS.successful, found.result == dw.RESULTS.wall
 
@@ -70,20 +78,19 @@ def _compared(output) -> Any:
     return jnp.where(converged | wall, jnp.log(times), 0), converged, wall
 
 
-def _lanes(*sizes: tuple[int, float, float], block: int = 256) -> list[dict[str, Any]]:
-    return [{"lanes": lanes, "w_low": low, "w_high": high, "block": block} for lanes, low, high in sizes]
+def _lanes(*sizes: tuple[int, float, float]) -> list[dict[str, Any]]:
+    return [{"lanes": lanes, "w_low": low, "w_high": high} for lanes, low, high in sizes]
 
 
 @case(
     group="learning",
-    check={"lanes": 64, "w_low": 0.8, "w_high": 0.8, "block": 256},
+    check={"lanes": 64, "w_low": 0.8, "w_high": 0.8},
     quick=_lanes((256, 0.5, 0.99), (4096, 0.8, 0.8)),
     full=_lanes((100, 0.8, 0.8), (256, 0.8, 0.8), (4096, 0.99, 0.99), (100_000, 0.8, 0.8), (100_000, 0.99, 0.99)),
-    # An accelerator has room for far more lanes at once.
-    gpu=_lanes((4096, 0.8, 0.8), (1_000_000, 0.8, 0.8), (1_000_000, 0.99, 0.99), block=131_072),
+    gpu=_lanes((4096, 0.8, 0.8), (1_000_000, 0.8, 0.8), (1_000_000, 0.99, 0.99)),
     peers=["scipy"],
 )
-def mode_landings(*, lanes: int, w_low: float, w_high: float, block: int, seed: int) -> Kernel:
+def mode_landings(*, lanes: int, w_low: float, w_high: float, seed: int) -> Kernel:
     """Mode flows of RFLO from random starts to convergence or the wall, rtol 1e-6; teachers of one w* or of many."""
     low, high = jnp.array([-2.0, -2.0, -0.95]), jnp.array([2.0, 2.0, 0.95])
     starts = low + (high - low) * jax.random.uniform(jax.random.key(seed), (lanes, 3), jnp.float64)
@@ -101,7 +108,7 @@ def mode_landings(*, lanes: int, w_low: float, w_high: float, block: int, seed: 
     steps = 122 if w_high < 0.95 else 152
     return Kernel(
         function=_land,
-        arguments=(*arguments, block),
+        arguments=arguments,
         digest=_compared,
         reference=lambda: _published_landings(float64(starts[:_COMPARED]), multipliers[:_COMPARED]),
         # Beside the tolerances of a step: a time at which the loss is 1e-8 stands or falls with 1e-4 in the state.

@@ -28,3 +28,8 @@ def normal(seed: int, shape: tuple[int, ...], dtype: str, *, scale: float = 1.0)
 def itemsize(dtype: str) -> int:
     """Bytes of one number."""
     return np.dtype(dtype).itemsize
+
+
+def lanes_at_once() -> int:
+    """How many mode flows are at work at once: an accelerator has room for far more than the default."""
+    return 256 if jax.default_backend() == "cpu" else 131_072
