@@ -1,18 +1,23 @@
-"""Writes README's table of ratios from the committed results, so that each number there is one of a result file.
+"""Writes README's table of ratios, and two of NOTES.md, from the committed results, so that each number there is one of
+a result file.
 
-Run it after a benchmark run: `python benchmarks/readme_table.py`. A row is left out where its result is not there or
-wrong, or where the peer came to another one.
+Run it after a benchmark run: `python benchmarks/readme_table.py`. A row of README is left out where its result is not
+there or wrong, or where the peer came to another one.
 """
 
 from __future__ import annotations
 
 import json
 import pathlib
+import re
 import sys
 from typing import Any
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 BEGIN, END = "<!-- ratios -->\n", "<!-- end of ratios -->\n"
+# Of the notes: a row of kernels up to what is in the way, and the table of landings.
+KERNEL = re.compile(r"^\| `(\w+)` ([^|]*) \| [^|]* \| ([^|]*) \| [^|]* \|", re.MULTILINE)
+LANDINGS = re.compile(r"(?<=\| lanes, w\* \|).*?\n\n", re.DOTALL)
 
 # What it is, the case, a part of its size, the peer by name, and how a reader knows the peer.
 ROWS: tuple[tuple[str, str, dict[str, Any], str, str], ...] = (
@@ -58,6 +63,43 @@ def table(documents: list[dict[str, Any]]) -> str:
     return "\n".join([*header, *lines]) + "\n"
 
 
+def notes(text: str, documents: list[dict[str, Any]]) -> str:
+    """The notes with the numbers of the quick suite in the rows of kernels, and with the landings of the full one."""
+    named = {(document["suite"], document["environment"]["platform"]): document for document in documents}
+    quick, full = named["quick", "cpu"], named["full", "cpu"]
+    last = {record["case"]: record for record in quick["results"] if record["status"] == "ok"}
+
+    def kernel(row: re.Match[str]) -> str:
+        name, size, limit = row.groups()
+        record = last[name]
+        time, roofline = _seconds(record["phases"]["steady"]["median"]), record["roofline"]
+        if not limit.strip():  # what it does was not counted
+            return f"| `{name}` {size} | {time} |  | - |"
+        limit = f"{roofline['bound']} {_seconds(roofline['attainable'])}"
+        return f"| `{name}` {size} | {time} | {limit} | {roofline['fraction']:.2f} |"
+
+    lines = [" SciPy's `LSODA` each / ours each | plain vmapped diffrax / ours |", "| --- | --- | --- |"]
+    for record in full["results"]:
+        if record["case"] == "mode_landings" and record["status"] == "ok":
+            size, peers = record["size"], record["peers"]
+            low, high = size["w_low"], size["w_high"]
+            spread = str(low) if low == high else f"{low} to {high} mixed"
+            plain = [
+                f"{name.removeprefix('diffrax_').capitalize()} {peer['ratio']['median']:.3g}"
+                for name, peer in peers.items()
+                if name.startswith("diffrax") and "ratio" in peer
+            ]
+            scipy = f"{peers['scipy']['ratio']['median']:.3g}"
+            lines.append(f"| {size['lanes']}, {spread} | {scipy} | {', '.join(plain)} |")
+    text = LANDINGS.sub("\n".join(lines) + "\n\n", text)
+    text = re.sub(r"(?<=idle machine, revision )\w+", quick["revision"]["commit"][:7], text)
+    return KERNEL.sub(kernel, text)
+
+
+def _seconds(value: float) -> str:
+    return f"{value:.3g} s" if value >= 1 else f"{1e3 * value:.3g} ms" if value >= 1e-3 else f"{1e6 * value:.3g} us"
+
+
 def committed() -> list[dict[str, Any]]:
     """The result documents, those of the full suite first."""
     folder = ROOT / "benchmarks" / "results"
@@ -73,14 +115,17 @@ def between(readme: str) -> tuple[str, str, str]:
 
 
 def main() -> int:
-    """Replaces the table in README; returns the exit code."""
+    """Replaces the tables; returns the exit code."""
     path = ROOT / "README.md"
     readme = path.read_text()
     if BEGIN not in readme or END not in readme:
         print(f"{path.name} has no place for the table", file=sys.stderr)
         return 1
     before, _, after = between(readme)
-    path.write_text(before + BEGIN + table(committed()) + END + after)
+    documents = committed()
+    path.write_text(before + BEGIN + table(documents) + END + after)
+    path = ROOT / "benchmarks" / "NOTES.md"
+    path.write_text(notes(path.read_text(), documents))
     return 0
 
 

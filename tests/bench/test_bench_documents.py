@@ -220,7 +220,7 @@ def test_a_figure_shows_where_the_accelerator_wins(monkeypatch):
     assert vertical == [(8, "the accelerator wins from 8 on, dtype=float32")]
 
 
-def test_ratios_of_the_readme_are_those_of_the_results():
+def test_numbers_of_the_readme_and_of_the_notes_are_those_of_the_results():
     root = pathlib.Path(__file__).parents[2]
     spec = importlib.util.spec_from_file_location("readme_table", root / "benchmarks" / "readme_table.py")
     script = importlib.util.module_from_spec(spec)
@@ -232,6 +232,9 @@ def test_ratios_of_the_readme_are_those_of_the_results():
     documents = script.committed()
     assert inside == script.table(documents)
     assert inside.count("\n") > 2
+    text = (root / "benchmarks" / "NOTES.md").read_text()
+    assert text == script.notes(text, documents)
+    assert {row[0] for row in script.KERNEL.findall(text)} == {case.name for case, _ in select("quick")}
     # No ratio stands outside the table, and none inside it is more than what its seconds give.
     assert not re.search(r"\d ?(?:x|\u00d7|times|-?fold)\b", before + after)
     for document in documents:
