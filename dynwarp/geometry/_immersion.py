@@ -12,6 +12,7 @@ from dynwarp._checks import check_shape
 from dynwarp.errors import ArgumentError
 from dynwarp.geometry._chart import AbstractChart, check_chart, evaluate
 from dynwarp.geometry._frames import invert_upper, orthonormal_frame, solve_upper
+from dynwarp.geometry._kinks import refuse_creases
 from dynwarp.geometry._pointwise import masked, sound
 
 
@@ -23,16 +24,19 @@ class Immersion(AbstractChart):
 
     **Arguments:**
 
-    - `fn`: `(m,) -> (N,)`, N >= m, twice continuously differentiable: where it has kinks, as a network of ReLUs has,
-      curvature sits in the kinks, and what is returned is that of the pieces between. A function that holds arrays
-      should be an `eqx.Module`.
+    - `fn`: `(m,) -> (N,)`, N >= m, twice continuously differentiable. A function that holds arrays should be an
+      `eqx.Module`.
     - `dim`, `periods`, `bounds`, `tolerance`: as for [`Metric`][dynwarp.geometry.Metric].
+    - `smooth`: where `fn` has kinks, as a network of ReLUs has, its curvature sits in the kinks. None looks for them in
+      the program of `fn` when a curvature is asked for, and refuses maxima, minima, absolute values, ReLU and its kin,
+      but where they guard a root, a logarithm or a division. Choices by `jnp.where` and adaptive loops are not judged.
+      True vouches for a smooth function whose kinks are never met; False takes the curvature between them.
 
     **Methods:** those of [`Metric`][dynwarp.geometry.Metric], `second_fundamental_form` and `mean_curvature`.
 
     **Cost:** of a curvature, 1 + m + m^2 evaluations of `fn`.
 
-    **Raises:** `ArgumentError`, `ShapeError` for what does not fit.
+    **Raises:** `ArgumentError`, `ShapeError` for what does not fit; `ModelError` for the curvature of what has kinks.
 
     **Example:** a sphere of radius 2.
 
@@ -49,6 +53,7 @@ class Immersion(AbstractChart):
     periods: tuple[float | None, ...] = eqx.field(static=True)
     bounds: tuple[tuple[float, float] | None, ...] = eqx.field(static=True)
     tolerance: float | None = eqx.field(static=True)
+    smooth: bool | None = eqx.field(static=True)
 
     def __init__(
         self,
@@ -58,10 +63,12 @@ class Immersion(AbstractChart):
         periods: Any = None,
         bounds: Any = None,
         tolerance: float | None = None,
+        smooth: bool | None = None,
     ):
         self.fn = fn
         self.dim, self.periods, self.bounds = check_chart(fn, dim, periods, bounds, "Immersion")
         self.tolerance = tolerance
+        self.smooth = smooth
 
     def second_fundamental_form(self, x: Float[Array, " m"]) -> Float[Array, "m m N"]:
         """II_ij = d_i d_j fn - Gamma^k_ij d_k fn, the part of the second derivatives that is normal to the manifold."""
@@ -110,6 +117,12 @@ class Immersion(AbstractChart):
         normal = second - jnp.einsum("Na,aij->ijN", frame, tangent, precision="highest")
         return *sound(self, factor), tangent, normal
 
+    def _bent(self, x):
+        """The same, where the normal part is what is asked for: refused where `fn` has kinks."""
+        if self.smooth is None:
+            refuse_creases(self._embed, x)
+        return self._split(x)
+
     def _connection(self, x):
         valid, factor, tangent, _ = self._split(x)
         return valid, solve_upper(factor, tangent)
@@ -142,20 +155,20 @@ class Immersion(AbstractChart):
         return energy, gradient, diagonal, upper / steps[1:-1, None, None], size
 
     def _curvature(self, x):
-        valid, factor, _, normal = self._split(x)
+        valid, factor, _, normal = self._bent(x)
         products = jnp.einsum("ikN,jlN->ijkl", normal, normal, precision="highest")
         return valid, factor, products - jnp.swapaxes(products, 2, 3)
 
 
 @eqx.filter_jit
 def _second_fundamental_form(chart, x):
-    valid, _, _, normal = chart._split(x)
+    valid, _, _, normal = chart._bent(x)
     return masked(valid, normal)
 
 
 @eqx.filter_jit
 def _mean_curvature(chart, x):
-    valid, factor, _, normal = chart._split(x)
+    valid, factor, _, normal = chart._bent(x)
     inverse = invert_upper(factor)
     trace = jnp.einsum("ia,ja,ijN->N", inverse, inverse, normal, precision="highest")
     return masked(valid, trace / chart.dim)

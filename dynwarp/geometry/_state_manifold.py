@@ -133,7 +133,16 @@ def state_manifold(
         fn = _AdaptiveStates(model, manifold, state0, observation, times, solver, breaks)
     else:
         fn = _FixedStates(Problem(Step(model, tableau), manifold, state0, plan, observation, time=False, keep=False))
-    return Immersion(fn, dim=manifold.dim, periods=manifold.periods, bounds=manifold.bounds, tolerance=tolerance)
+    # It has been searched already, if it was to be.
+    smooth = True if smooth is None else smooth
+    return Immersion(
+        fn,
+        dim=manifold.dim,
+        periods=manifold.periods,
+        bounds=manifold.bounds,
+        tolerance=tolerance,
+        smooth=smooth,
+    )
 
 
 class _FixedStates(eqx.Module):

@@ -1,5 +1,7 @@
 """Connection and curvature against the surfaces of the textbooks, in straight and in skewed charts; kinks."""
 
+import functools
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -7,6 +9,7 @@ import numpy as np
 import pytest
 
 import dynwarp as dw
+from dynwarp.geometry._kinks import find_crease
 
 g = dw.geometry
 KEY = jax.random.key(0)
@@ -291,6 +294,53 @@ def test_kinks_are_refused():
         surface(jnp.tanh, readout=lambda z: jnp.maximum(z, 0.0))
     for model in (dw.models.GRU(2, 4, key=KEY), dw.models.LRU(2, 2, 1, key=KEY)):
         assert isinstance(g.state_manifold(model, TORUS, state0=jnp.zeros(4)), g.Immersion)
+
+
+def test_kinks_of_a_users_function_are_refused():
+    weights = jnp.array([[1.0, 0.3], [-0.5, 0.8], [0.2, -1.0]])
+    x = jnp.array([0.4, 0.7])
+
+    def graph(height, **options):
+        return g.Immersion(lambda x: jnp.append(x, height(x)), dim=2, **options)
+
+    def recurrent(x):
+        return jax.lax.scan(lambda h, _: (jax.nn.relu(0.5 * h + weights @ x), None), jnp.zeros(3), length=2)[0][0]
+
+    kinked = {
+        "max": lambda x: jnp.sum(jax.nn.relu(weights @ x)),
+        "min": lambda x: jnp.tanh(jnp.clip(x[0], -1, 1)),
+        "abs": lambda x: jnp.abs(x[0]) * x[1],
+        "leaky_relu": lambda x: jnp.sum(jax.nn.leaky_relu(weights @ x)),
+        "reduce_max": lambda x: 1 + jnp.max(weights @ x),
+    }
+    for operation, height in (*kinked.items(), ("max", recurrent)):
+        with pytest.raises(dw.errors.ModelError, match=f"`fn` has a kink \\(the operation '{operation}'"):
+            graph(height).gaussian_curvature(x)
+    surface = graph(kinked["abs"])
+    for curvature in (surface.mean_curvature, surface.second_fundamental_form, jax.jit(surface.riemann)):
+        with pytest.raises(dw.errors.ModelError, match="smooth=False"):
+            curvature(x)
+    # Between the creases it is x y, and the metric is there without a word.
+    between = graph(kinked["abs"], smooth=False).gaussian_curvature(x)
+    np.testing.assert_allclose(between, -1 / (1 + x @ x) ** 2, rtol=1e-13)
+    np.testing.assert_allclose(surface.metric(x), jnp.eye(2) + jnp.outer(x[::-1], x[::-1]), rtol=1e-14)
+
+    def guarded(x):
+        safe = jnp.where(x[0] == 0, 1.0, x[0])
+        return jnp.where(x[0] == 0, jnp.pi / 2, jnp.arctan2(x[1], safe)) + jnp.sin(jnp.mod(x[0], 2 * jnp.pi))
+
+    smooth = (
+        guarded,
+        lambda x: jnp.sqrt(jnp.maximum(4 - x @ x, 0)),
+        lambda x: x[0] / jnp.maximum(jnp.linalg.norm(x), 1e-9) + jnp.arccos(jnp.clip(x[1], -1, 1)),
+        lambda x: jax.nn.logsumexp(weights @ x) + jax.nn.softmax(x)[0] + jnp.logaddexp(x[0], x[1]) + jnp.hypot(*x),
+        lambda x: jnp.sum(jax.nn.softplus(weights @ x) + jax.nn.gelu(weights @ x)),
+        lambda x: jnp.linalg.slogdet(jnp.eye(2) + jnp.outer(x, x))[1] + jax.scipy.linalg.expm(jnp.outer(x, x))[0, 1],
+    )
+    for height in smooth:
+        assert find_crease(height, x) is None
+    adaptive = functools.partial(dw.simulate, dw.models.CTRNN(0, 2, key=KEY), ts=np.array([0.0, 1.0]), last_only=True)
+    assert find_crease(adaptive, x) is None
 
 
 def test_bad_arguments():
