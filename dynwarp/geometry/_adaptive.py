@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from dynwarp._results import RESULTS
 from dynwarp._simulate._fields import solve_adaptive
 from dynwarp.geometry._schedule import initial
-from dynwarp.geometry._sensitivities import Problem, Sensitivities, assemble
+from dynwarp.geometry._sensitivities import Problem, Sensitivities, assemble, in_units
 from dynwarp.models import AbstractField
 
 
@@ -92,6 +92,8 @@ def solve(problem: Problem, ts, seen_at, method: str, options: SolveOptions, the
         differentiate = jax.jacrev if method == "adjoint" else jax.jacfwd
         gradient, (states, result) = differentiate(observe, has_aux=True)(theta)
         tangents = jnp.swapaxes(gradient, 1, 2).astype(states.dtype)
-    exponent = jnp.zeros(len(ts), states.dtype)
+    tangents, exponent = in_units(tangents)
     tangents = problem.tangents_with_time(theta, seen_at, states, None, tangents, exponent)
+    exploded = (result == RESULTS.successful) & jnp.any(exponent > 0)
+    result = RESULTS.where(exploded, RESULTS.diverged, result)
     return assemble(observation, states, tangents, exponent, problem.keep), result

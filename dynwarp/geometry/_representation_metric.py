@@ -136,8 +136,9 @@ def representation_metric(
       `at=(-1,)` is the last state alone.
     - `method`: `"forward"` steps the state and its m tangents together; `"adjoint"` steps the derivatives of what is
       seen of each state wanted backwards, which costs the same for every m; `"jacfwd"` is the reference, automatic
-      differentiation of the whole simulation, without a scale for what explodes. `"auto"` takes the adjoint where it is
-      the cheaper one: where m is more than the number of states wanted times that of observed dimensions.
+      differentiation of the whole simulation. `"auto"` takes the adjoint where it is the cheaper one: where m is more
+      than the number of states wanted times that of observed dimensions. Tangents that overflow themselves, and not
+      only their squares, are `non_finite` with `"jacfwd"` and in adaptive solves; the other two scale on the way.
     - `readout`: the metric is then that of outputs: a function `(n,) -> (o,)`, a matrix `(o, n)`, or `"rate"` for the
       activation of the state of a [`CTRNN`][dynwarp.models.CTRNN], [`LowRankRNN`][dynwarp.models.LowRankRNN] or
       `Elman(form="pre")`.

@@ -85,6 +85,13 @@ def _excess(square: jax.Array) -> jax.Array:
     return jnp.where(jnp.isposinf(square), most // 2, power).astype(square.dtype)
 
 
+def in_units(tangents: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Tangents `(K, m, o)`, or `(K, o, m)`, where they exploded in units of exp2(the exponents `(K,)`), as those of
+    `forward` are: so that their squares do not overflow."""
+    exponent = _excess(jnp.max(jnp.sum(jax.lax.stop_gradient(tangents) ** 2, -1), -1))
+    return tangents * jnp.exp2(-exponent)[:, None, None], exponent
+
+
 def forward(problem: Problem, theta) -> Sensitivities:
     """States and tangents step by step: only they are in the carry, and products are taken as soon as they are due.
 
@@ -226,7 +233,8 @@ def reference(problem: Problem, theta) -> Sensitivities:
         return jax.vmap(problem.observation)(states), (state, after)
 
     gradient, (state, after) = jax.jacfwd(simulate, has_aux=True)(theta)
-    return _finish(problem, theta, state, after, gradient, jnp.zeros(len(gradient), state.dtype))
+    gradient, exponent = in_units(gradient)
+    return _finish(problem, theta, state, after, gradient, exponent.astype(state.dtype))
 
 
 def _finish(problem: Problem, theta, start, after, gradient, exponent) -> Sensitivities:

@@ -273,21 +273,39 @@ def test_a_code_for_each_point():
         metric(_Power(), line, jnp.array([[0.1], [1.9]]), state0=jnp.zeros(1))
 
 
-@pytest.mark.parametrize("way", ["forward", "adjoint"])
+@pytest.mark.parametrize("way", ["forward", "adjoint", "jacfwd"])
 def test_exploding_tangents_have_a_scale(way):
     net = dw.models.LinearRNN(jnp.array([[1e30]]), jnp.ones((1, 1)), jnp.ones((1, 1)))
-    line = dw.tasks.Line(jnp.eye(12)[0], jnp.ones(1))
-    found = metric(net, line, jnp.zeros((1, 1)), state0=jnp.zeros(1), method=way, throw=False)
+    line, run = dw.tasks.Line(jnp.eye(12)[0], jnp.ones(1)), dict(state0=jnp.zeros(1), method=way, throw=False)
+    steps = 10 if way == "jacfwd" else 12
+    found = metric(net, line, jnp.zeros((1, 1)), steps=steps, **run)
     assert (found.result == dw.RESULTS.diverged).all()
     logs = jnp.log(found.G[0, :, 0, 0]) / 2 + found.log_scale[0]
-    np.testing.assert_allclose(logs, np.arange(12) * 30 * np.log(10), rtol=1e-12)
+    np.testing.assert_allclose(logs, np.arange(steps) * 30 * np.log(10), rtol=1e-12)
+    if way == "jacfwd":  # It differentiates all at once, and meets the tangents only where they have overflowed.
+        assert (metric(net, line, jnp.zeros((1, 1)), **run).result == dw.RESULTS.non_finite).all()
     late = dw.tasks.Line(jnp.eye(12)[-1], jnp.ones(1))
-    found = metric(net, late, jnp.zeros((1, 1)), state0=jnp.zeros(1), method=way, throw=False)
+    found = metric(net, late, jnp.zeros((1, 1)), **run)
     # Forwards nothing has exploded; backwards that is not to be seen, and said.
-    if way == "forward":
-        assert found.G[0, -1, 0, 0] == 1
-    else:
+    if way == "adjoint":
         assert (found.result == dw.RESULTS.non_finite).all()
+    else:
+        assert found.G[0, -1, 0, 0] == 1
+
+
+class _Growth(dw.models.AbstractField):
+    rate: float = 400.0
+    state_size: int = 1
+    input_size: int = 0
+
+    def __call__(self, t, state, input=None):
+        return self.rate * state
+
+
+def test_exploding_tangents_have_a_scale_in_adaptive_solves():
+    found = metric(_Growth(), None, jnp.zeros(1), state0=lambda theta: theta, ts=[0.0, 0.5, 1.0], throw=False)
+    assert found.result == dw.RESULTS.diverged
+    np.testing.assert_allclose(jnp.log(found.G[:, 0, 0]) / 2 + found.log_scale, [0, 200, 400], rtol=1e-5)
 
 
 def test_float32_under_jit_and_vmap():
