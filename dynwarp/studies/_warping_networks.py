@@ -456,7 +456,7 @@ def held_points(here: Problem, count: int) -> Any:
 
     They are quasi-random: on a grid of few points a network learns to warp between them. The sequence is that of
     Roberts, multiples of powers of the generalised golden ratio."""
-    manifold = here.manifold
+    manifold: Any = here.manifold
     m = manifold.dim
     ratio = 2.0
     for _ in range(64):
