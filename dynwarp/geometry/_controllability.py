@@ -8,16 +8,17 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
 from dynwarp._checks import as_real, check_finite, check_positive_integer, check_shape, check_state
 from dynwarp._results import RESULTS, raise_failed
 from dynwarp._simulate import simulate
-from dynwarp._typing import Inputs, State
+from dynwarp._typing import State
 from dynwarp.dynamics._stepping import is_field
 from dynwarp.errors import ArgumentError, ModelError
 from dynwarp.geometry._representation_metric import representation_metric
-from dynwarp.geometry._setting import in_precision
+from dynwarp.geometry._setting import check_times, in_precision, refuse
 from dynwarp.models import AbstractField, AbstractMap
 from dynwarp.tasks import FunctionManifold
 
@@ -203,11 +204,13 @@ class AdjointKernel(eqx.Module):
 
 
 def adjoint_kernel(
-    model: AbstractMap,
+    model: AbstractMap | AbstractField,
     state0: State,
-    inputs: Inputs,
+    inputs: Any,
     *,
     at: int = -1,
+    ts: Any = None,
+    dt: float | None = None,
     readout: Callable[[Array], Array] | None = None,
     throw: bool = True,
 ) -> AdjointKernel:
@@ -218,15 +221,21 @@ def adjoint_kernel(
 
     **Arguments:**
 
-    - `model`: a map. Of a field see [`controllability_gramian`][dynwarp.geometry.controllability_gramian].
-    - `state0`, `(n,)`; `inputs`, `(T, d)`, along which the response is taken.
-    - `at`: the index of the state; negative ones count from the end. Inputs after it have no response.
+    - `model`: a map or a field.
+    - `state0`, `(n,)`.
+    - `inputs`: along which the response is taken: of a map `(T, d)`; of a field a function of time, a diffrax path, or
+      None for none, as for [`simulate`][dynwarp.simulate].
+    - `at`: the index of the state, one of T; negative ones count from the end. Inputs after it have no response.
+    - `ts`: of a field, T + 1 increasing times: `state0` holds at the first, and the response is that to changes of the
+      input which are held from one of them to the next. Divided by the lengths of these it tends to the functional
+      derivative, and the Gramian of [`controllability_gramian`][dynwarp.geometry.controllability_gramian] is then the
+      limit of the sum of response response^T / length.
+    - `dt`: of a field, the longest of fixed steps, whose adjoint is exact; without it steps are adaptive.
     - `readout`: a function `(n,) -> (o,)` of the state; the state itself if None.
 
     **Returns:** an [`AdjointKernel`][dynwarp.geometry.AdjointKernel]. Differentiable.
 
-    **Raises:** `ModelError` for what is no map; `ShapeError`, `NonFiniteError`, `ArgumentError`; `ConvergenceError`
-    with `throw`.
+    **Raises:** `ModelError`, `ShapeError`, `NonFiniteError`, `ArgumentError`; `ConvergenceError` with `throw`.
 
     **Cost:** one to two simulations a dimension of what is seen; memory o T d.
 
@@ -240,19 +249,37 @@ def adjoint_kernel(
     ([0.25, 0.5, 1.0], [[1.3125]])
     """
     caller = "adjoint_kernel"
-    if is_field(model, caller):
-        raise ModelError(f"{caller} takes maps; of a field see `controllability_gramian`.")
-    inputs = as_real(inputs, "inputs", caller=caller)
-    check_shape(inputs, "inputs", ("T", model.input_size), caller=caller)
-    check_finite(inputs, "inputs", caller=caller)
-    if inputs.size == 0:
-        raise ArgumentError(f"{caller}: `inputs` must hold at least one number; got shape {inputs.shape}.")
-    T, d = inputs.shape
-    everything = FunctionManifold(_Rows(T, d), dim=T * d)
+    field, d = is_field(model, caller), model.input_size
+    if d == 0:
+        raise ModelError(f"{caller}: a {type(model).__name__} without inputs has no response to them.")
+    if field:
+        if inputs is not None and not callable(getattr(inputs, "evaluate", inputs)):
+            raise ArgumentError(
+                f"{caller}: the `inputs` of a field must be a function of time, a diffrax path or None; got "
+                f"{type(inputs).__name__}."
+            )
+        times = check_times(ts, caller)
+        T = len(times) - 1
+        if not isinstance(at, int | np.integer) or not -T <= at < T:
+            raise ArgumentError(f"{caller}: `at` must be the index of one of the {T} states; got {at!r}.")
+        last = int(at) % T + 1
+        shift: Any = _Held(inputs, T, d, tuple(times[1:-1].tolist()))
+        theta = jnp.zeros(T * d)
+        options: dict[str, Any] = dict(ts=times[[0, last]], dt=dt, breakpoints=times[1:last])
+    else:
+        refuse(caller, "a map moves in discrete time, without", ts=ts, dt=dt)
+        inputs = as_real(inputs, "inputs", caller=caller)
+        check_shape(inputs, "inputs", ("T", d), caller=caller)
+        check_finite(inputs, "inputs", caller=caller)
+        if inputs.size == 0:
+            raise ArgumentError(f"{caller}: `inputs` must hold at least one number; got shape {inputs.shape}.")
+        T = len(inputs)
+        shift, theta, options = _Rows(T, d), inputs.reshape(-1), dict(at=(at,))
+    everything = FunctionManifold(shift, dim=T * d)
     found: Any = representation_metric(
-        model, everything, inputs.reshape(-1), state0=state0, at=(at,), method="adjoint", readout=readout, throw=throw
+        model, everything, theta, state0=state0, method="adjoint", readout=readout, throw=throw, **options
     )
-    return AdjointKernel(found.tangents[0].reshape(-1, T, d), found.states[0], found.result)
+    return AdjointKernel(found.tangents[-1].reshape(-1, T, d), found.states[-1], found.result)
 
 
 class _Rows(eqx.Module):
@@ -263,3 +290,20 @@ class _Rows(eqx.Module):
 
     def __call__(self, theta):
         return theta.reshape(self.steps, self.size)
+
+
+class _Held(eqx.Module):
+    """An input with a row of changes added, each held from one time to the next."""
+
+    signal: Any
+    steps: int = eqx.field(static=True)
+    size: int = eqx.field(static=True)
+    inner: tuple[float, ...] = eqx.field(static=True)
+
+    def __call__(self, theta, t):
+        # Steps end at the inner times and see them from their own side.
+        row = jnp.sum(t > jnp.asarray(self.inner, t.dtype))
+        change = theta.reshape(self.steps, self.size)[row]
+        if self.signal is None:
+            return change
+        return getattr(self.signal, "evaluate", self.signal)(t) + change

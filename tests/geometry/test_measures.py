@@ -14,6 +14,7 @@ N, T, P = 4, 5, 6
 NET = dw.models.LeakyRNN(2, N, dt=0.5, key=KEY)
 INPUTS = jax.random.normal(jax.random.key(1), (T, 2))
 STATE0 = jnp.array([0.1, -0.2, 0.3, 0.0])
+FIELD = dw.models.CTRNN(2, 3, key=KEY)
 READOUT = dw.models.Readout(N, 2, activation=jnp.tanh, key=jax.random.key(2))
 
 
@@ -115,6 +116,37 @@ def test_kernel_and_gramian_agree(kernel):
     np.testing.assert_allclose(values**2, top[:2], rtol=1e-10)
     pushed = np.einsum("asi,ksi->ka", want, inputs)
     np.testing.assert_allclose(pushed, values[:, None] * outputs, rtol=1e-10, atol=1e-12)
+
+
+def test_kernel_of_a_field():
+    """Of a linear field by the matrix exponential; of a network by differences of simulations, and the Gramian."""
+    W, B = np.asarray(FIELD.recurrent_weight), np.asarray(FIELD.input_weight)
+    linear = dw.models.CTRNN(2, 3, activation=lambda x: x, key=KEY)
+    ts = np.array([0.0, 0.3, 0.7, 1.2])
+    found = g.adjoint_kernel(linear, jnp.zeros(3), lambda t: jnp.stack([jnp.sin(t), t]), ts=ts, dt=0.02, at=1)
+    A = W - np.eye(3)
+
+    def integral(t):  # of exp(A s) B from 0 to t
+        return np.linalg.solve(A, (scipy.linalg.expm(A * t) - np.eye(3)) @ B)
+
+    want = [integral(ts[2] - ts[k]) - integral(ts[2] - ts[k + 1]) for k in range(2)]
+    np.testing.assert_allclose(found.response[:, :2], np.stack(want, 1), rtol=1e-6, atol=1e-9)
+    assert (found.response[:, 2] == 0).all()
+
+    def signal(t):
+        return jnp.stack([jnp.sin(3 * t), jnp.cos(t)])
+
+    ts = np.linspace(0, 1, 41)
+    start = jnp.array([0.2, -0.4, 0.3])
+    fixed = g.adjoint_kernel(FIELD, start, signal, ts=ts, dt=0.05)
+    adaptive = g.adjoint_kernel(FIELD, start, signal, ts=ts)
+    np.testing.assert_allclose(fixed.response, adaptive.response, rtol=1e-4, atol=1e-7)
+    whole = g.controllability_gramian(FIELD, start, signal, ts=[0.0, 1.0], dt=0.025).gramians[-1]
+    np.testing.assert_allclose(fixed.gramian() / ts[1], whole, rtol=2e-3, atol=1e-4)
+    ends = [
+        dw.simulate(FIELD, start, lambda t, h=h: signal(t) + h, ts=ts[[0, -1]], dt=0.025)[-1] for h in (-1e-5, 1e-5)
+    ]
+    np.testing.assert_allclose(fixed.response.sum((1, 2)), (ends[1] - ends[0]) / 2e-5, rtol=1e-8)
 
 
 def test_noise_moves_the_state_and_not_the_gramian():
@@ -233,7 +265,10 @@ def test_curvature_energy_of_a_torus():
         (lambda: g.controllability_gramian(NET, STATE0, INPUTS, noise=jnp.ones(2), key=KEY), ValueError, "`noise`"),
         (lambda: g.subspace_similarity(jnp.zeros((2, 1, 3))), dw.errors.ArgumentError, "span no subspace"),
         (lambda: g.adjoint_kernel(NET, STATE0, jnp.zeros((T, 3))), dw.errors.ShapeError, "`inputs`"),
-        (lambda: g.adjoint_kernel(dw.models.CTRNN(1, 2, key=KEY), jnp.zeros(2), INPUTS), TypeError, "takes maps"),
+        (lambda: g.adjoint_kernel(NET, STATE0, INPUTS, ts=[0.0, 1.0]), ValueError, "`ts`"),
+        (lambda: g.adjoint_kernel(FIELD, jnp.zeros(3), INPUTS, ts=[0.0, 1.0]), ValueError, "a function of time"),
+        (lambda: g.adjoint_kernel(FIELD, jnp.zeros(3), None), ValueError, "`ts`"),
+        (lambda: g.adjoint_kernel(FIELD, jnp.zeros(3), None, ts=[0.0, 1.0], at=1), ValueError, "`at`"),
         (lambda: g.controllability_gramian(NET, jnp.zeros(2), INPUTS), dw.errors.ShapeError, "state0"),
         (lambda: g.compare_metrics(jnp.ones((1, 2, 2)), jnp.ones((1, 3, 3))), dw.errors.ShapeError, "`other`"),
         (lambda: g.compare_distances(jnp.ones((2, 2)), jnp.ones((2, 2))), dw.errors.ShapeError, "distances"),
