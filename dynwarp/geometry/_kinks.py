@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -56,11 +56,11 @@ def _judge(fn, like, guarded: bool) -> str | None:
     return kink or _crease(labels)
 
 
-def _crease(labels: list[str | None]) -> str | None:
+def _crease(labels: Sequence[str | None]) -> str | None:
     return next((label for label in labels if label), None)
 
 
-def _search(jaxpr: Any, labels: list[str | None], guarded: bool) -> tuple[str | None, list[str | None]]:
+def _search(jaxpr: Any, labels: Sequence[str | None], guarded: bool) -> tuple[str | None, Sequence[str | None]]:
     """The first kinked operation, and the labels of what a program returns from those of its arguments.
 
     A label is None for what does not depend on the argument, "" for what does, and the name of an operation where its
@@ -80,7 +80,7 @@ def _search(jaxpr: Any, labels: list[str | None], guarded: bool) -> tuple[str | 
     return None, [known.get(id(var)) for var in jaxpr.outvars]
 
 
-def _step(equation: Any, inputs: list[str | None], guarded: bool) -> tuple[str | None, list[str | None]]:
+def _step(equation: Any, inputs: Sequence[str | None], guarded: bool) -> tuple[str | None, Sequence[str | None]]:
     """The same of one operation."""
     name, count = equation.primitive.name, len(equation.outvars)
     smooth, programs = [""] * count, _programs(equation.params)
