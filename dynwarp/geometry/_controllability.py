@@ -18,7 +18,7 @@ from dynwarp._typing import State
 from dynwarp.dynamics._stepping import is_field
 from dynwarp.errors import ArgumentError, ModelError
 from dynwarp.geometry._representation_metric import representation_metric
-from dynwarp.geometry._setting import check_times, in_precision, refuse
+from dynwarp.geometry._setting import check_step, check_times, in_precision, refuse
 from dynwarp.models import AbstractField, AbstractMap
 from dynwarp.tasks import FunctionManifold
 
@@ -82,6 +82,7 @@ def controllability_gramian(
     state0 = as_real(state0, "state0", caller=caller)
     check_state(model, state0, caller=caller)
     model, inputs = in_precision(state0.dtype, (model, inputs))
+    check_step(model, None, None, state0, field, caller)
     joint: Any = _FieldWithGramian if field else _MapWithGramian
     n = model.state_size
     start = jnp.concatenate([state0, jnp.zeros(n * n, state0.dtype)])

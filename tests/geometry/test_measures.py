@@ -254,6 +254,16 @@ def test_curvature_energy_of_a_torus():
     np.testing.assert_allclose(found.absolute, 8 * np.pi, rtol=1e-2)
 
 
+class _Masked(dw.models.AbstractMap):
+    """Its dimension depends on the state."""
+
+    state_size: int = N
+    input_size: int = 2
+
+    def __call__(self, state, input=None, *, step=None):
+        return state[state > 0]
+
+
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
@@ -269,6 +279,7 @@ def test_curvature_energy_of_a_torus():
         (lambda: g.adjoint_kernel(FIELD, jnp.zeros(3), INPUTS, ts=[0.0, 1.0]), ValueError, "a function of time"),
         (lambda: g.adjoint_kernel(FIELD, jnp.zeros(3), None), ValueError, "`ts`"),
         (lambda: g.adjoint_kernel(FIELD, jnp.zeros(3), None, ts=[0.0, 1.0], at=1), ValueError, "`at`"),
+        (lambda: g.controllability_gramian(_Masked(), STATE0, INPUTS), dw.errors.ModelError, "cannot be traced"),
         (lambda: g.controllability_gramian(NET, jnp.zeros(2), INPUTS), dw.errors.ShapeError, "state0"),
         (lambda: g.compare_metrics(jnp.ones((1, 2, 2)), jnp.ones((1, 3, 3))), dw.errors.ShapeError, "`other`"),
         (lambda: g.compare_distances(jnp.ones((2, 2)), jnp.ones((2, 2))), dw.errors.ShapeError, "distances"),
