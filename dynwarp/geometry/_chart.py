@@ -87,6 +87,10 @@ class AbstractChart(eqx.Module):
         of the Hessian, and the part of the diagonal that is the metric."""
 
     @abc.abstractmethod
+    def _segments(self, points):
+        """The squares of the lengths of its segments, (L,)."""
+
+    @abc.abstractmethod
     def _value(self, x):
         """What `fn` returns, checked."""
 
@@ -209,15 +213,15 @@ class AbstractChart(eqx.Module):
         """The shortest geodesic found from x to y, as a curve, with a code and with the runner-up.
 
         From the straight line in the chart, the nearer way around each period and up to `turns` more either way around,
-        a polyline of 32 segments, or of as many as `panels`, is shortened until it is a minimum; the shortest and those
+        a polyline of twice as many segments as `panels` is shortened until it is a minimum; the shortest and those
         within 3 % of it are refined by Newton's method on Legendre collocation, in panels of `nodes` nodes each whose
         ends move to where the coordinates turn. Where the code is successful it is a geodesic that no other one nearby
         undercuts, to about 1e-8; that no shorter one exists is certain only within the injectivity radius. Under
         `jax.vmap` the lanes that are hard take the time, not all of them. Differentiable once in the points and the
         chart, by the implicit function theorem.
 
-        **Arguments:** `panels`: by default 16, which do where the metric is smooth, and 64 on a `surrogate`, which may
-        be rough: where lanes are `inaccurate` or not found, take more. `nodes`: by default 12, or 8 from 32 panels on.
+        **Arguments:** `panels`: by default 24, which do where the metric is smooth, and 64 on a `surrogate`, which may
+        be rough: where lanes are `inaccurate` or not found, take more. `nodes`: by default 10, or 8 from 32 panels on.
 
         **Raises:** `ArgumentError` for an end outside of the `bounds`; under `jax.jit` that is the code `outside`.
 
@@ -465,9 +469,9 @@ class AbstractChart(eqx.Module):
     def _effort(self, nodes, panels, turns, caller):
         caller = f"{type(self).__name__}.{caller}"
         if panels is None:
-            panels = 64 if isinstance(self.fn, Interpolant) else 16
+            panels = 64 if isinstance(self.fn, Interpolant) else 24
         panels = check_positive_integer(panels, "panels", minimum=2, caller=caller)
-        nodes = (12 if panels < 32 else 8) if nodes is None else nodes
+        nodes = (10 if panels < 32 else 8) if nodes is None else nodes
         nodes = check_positive_integer(nodes, "nodes", minimum=4, caller=caller)
         return Effort(nodes, panels, check_positive_integer(turns, "turns", minimum=0, caller=caller))
 

@@ -32,10 +32,12 @@ class Panels(NamedTuple):
 
 
 class Solved(NamedTuple):
-    """The path, whether it solves the equations, and the number of directions in which it is no minimum."""
+    """The path, whether it solves the equations, what was left of them, as a part of the way, and the number of
+    directions in which it is no minimum."""
 
     path: Panels
     converged: Scalar
+    left: Scalar
     index: Scalar
 
 
@@ -124,29 +126,31 @@ def solve(chart, path: Panels) -> Solved:
     eps = jnp.finfo(path.force.dtype).eps
 
     def body(carry):
-        path, change, least, fraction, index, count = carry
+        path, change, least, farthest, fraction, index, count = carry
         tried = advance(path, change, fraction)
         value, linear = linearise(chart, tried)
         new, jumps = newton_step(tried, value, linear)
-        size = _size(tried, value)
-        better = size < least
+        size, far = _size(tried, value), _farthest(chart, tried, new)
+        # Along a direction that hardly matters, as around a pole, the errors rise before they fall.
+        better = (size < least) | (far < farthest)
         path, change = jax.tree.map(lambda a, b: jnp.where(better, a, b), (tried, new), (path, change))
         fraction = jnp.where(better, 1, fraction * _SHORTER)
         index = jnp.where(better, _index(chart, tried, jumps), index)
-        return path, change, jnp.where(better, size, least), fraction, index, count + 1
+        least, farthest = jnp.where(better, size, least), jnp.where(better, far, farthest)
+        return path, change, least, farthest, fraction, index, count + 1
 
     def going(carry):
-        _, _, least, fraction, _, count = carry
+        _, _, least, _, fraction, _, count = carry
         return (count < _ITERATIONS) & (fraction > _SHORTER**2.5) & ~(least <= eps**_NEAR)
 
     one = jnp.ones((), path.force.dtype)
     still = (0 * path.force, 0 * path.joints[1:-1])
-    carry = (path, still, jnp.inf * one, one, jnp.zeros((), int), 0)
-    path, change, least, _, index, _ = jax.lax.while_loop(going, body, carry)
+    carry = (path, still, jnp.inf * one, jnp.inf * one, one, jnp.zeros((), int), 0)
+    path, change, least, _, _, index, _ = jax.lax.while_loop(going, body, carry)
     converged = least <= eps**_NEAR
     # The last step is not looked at: its error is the square of what was left.
     path = jax.tree.map(lambda a, b: jnp.where(converged, a, b), advance(path, change), path)
-    return Solved(path, converged, index)
+    return Solved(path, converged, least, index)
 
 
 def _size(path, value):
@@ -160,6 +164,12 @@ def _size(path, value):
     steps = jnp.diff(path.knots)
     jumps = jnp.abs(jump) * jnp.minimum(steps[:-1], steps[1:])[:, None] / scale
     return jnp.maximum(jnp.max(jnp.abs(residual) / scale), jnp.max(jumps))
+
+
+def _farthest(chart, path, change):
+    """The square of the longest way that a joint is to go."""
+    metrics = jax.vmap(chart._metric)(path.joints[1:-1])
+    return jnp.max(jnp.einsum("ia,iab,ib->i", change[1], metrics, change[1]))
 
 
 def _index(chart, path, jumps):

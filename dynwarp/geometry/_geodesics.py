@@ -90,12 +90,12 @@ def connect(chart, x, y, effort: Effort) -> Geodesic:
     windings, chords = _chords(chart, x, y, effort.turns)
     frozen, found = _found(chart, x, chords, effort)
     # One more step, of which the matrix is held: its derivative is that of the solution, by the implicit function
-    # theorem.
+    # theorem. Nothing else is taken of it: between conjugate points, where the matrix is singular, it is noise.
     path = _from_to(found.path, x, x + chords[found.which])
     _, linear = linearise(frozen, jax.lax.stop_gradient(path))
     change, _ = newton_step(path, equations(chart, path), linear)
     usable = found.spread <= jnp.finfo(dtype).eps ** _USABLE
-    path = advance(path, jax.tree.map(lambda a: jnp.where(usable, a, 0), change))
+    path = advance(path, jax.tree.map(lambda a: jnp.where(usable, a - jax.lax.stop_gradient(a), 0), change))
     length, spread = length_of(chart, path)
     velocity = end_velocities(path)[0][0]
     lengths = jnp.where(jnp.arange(len(chords)) == found.which, jnp.inf, found.lengths)

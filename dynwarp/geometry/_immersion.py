@@ -154,6 +154,9 @@ class Immersion(AbstractChart):
         energy = jnp.sum(chords**2 * steps[:, None]) / 2
         return energy, gradient, diagonal, upper / steps[1:-1, None, None], size
 
+    def _segments(self, points):
+        return jnp.sum(jnp.diff(jax.vmap(self._embed)(points), axis=0) ** 2, 1)
+
     def _curvature(self, x):
         valid, factor, _, normal = self._bent(x)
         products = jnp.einsum("ikN,jlN->ijkl", normal, normal, precision="highest")

@@ -114,6 +114,11 @@ class Metric(AbstractChart):
         metrics = jax.vmap(self._metric)(points[1:-1]) * (1 / steps[1:] + 1 / steps[:-1])[:, None, None]
         return jnp.sum(energies), of_end[:-1] + of_start[1:], end[:-1] + start[1:], upper[1:-1], metrics
 
+    def _segments(self, points):
+        metrics = jax.vmap(self._metric)((points[1:] + points[:-1]) / 2)
+        chords = jnp.diff(points, axis=0)
+        return _sum("ia,iab,ib->i", chords, metrics, chords)
+
     def _jet(self, x):
         """The metric, its first and its second derivatives, the axes of which come first."""
         if isinstance(self.fn, Interpolant):

@@ -3,7 +3,7 @@ find saddles."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -13,6 +13,8 @@ from jaxtyping import Array, Float
 from dynwarp._typing import Scalar
 from dynwarp.geometry._frames import solve_transposed, solve_upper, upper_factor
 
+# The part of the way to a bound that a vertex may go.
+_PART = 0.7
 # Damping, in units of the metric part of the Hessian: where it starts, and the factors of a success and of a failure.
 # The farthest that a vertex goes in a step, in periods or in widths of the chart.
 _REACH = 0.08
@@ -28,7 +30,7 @@ class Polyline(NamedTuple):
     converged: Scalar
 
 
-def shorten(chart, points, knots, *, iterations: int, accuracy: float) -> Polyline:
+def shorten(chart, points, knots, *, iterations: Any, accuracy: float) -> Polyline:
     """The minimum of the energy, sum of |segment|^2 / (2 step of the knots), with both ends held.
 
     Newton's method, damped until the Hessian is positive and every step descends, so that it ends in a minimum; the
@@ -36,6 +38,8 @@ def shorten(chart, points, knots, *, iterations: int, accuracy: float) -> Polyli
     """
     steps = jnp.diff(knots)
     ranges = [np.inf if b is None else b[1] - b[0] for b in chart.bounds]
+    edges = [(-np.inf, np.inf) if b is None or p is not None else b for p, b in zip(chart.periods, chart.bounds)]
+    low, high = jnp.asarray(edges, points.dtype).T
     reach = jnp.asarray([b if p is None else p for p, b in zip(chart.periods, ranges)], points.dtype) * _REACH
 
     def body(carry):
@@ -45,7 +49,10 @@ def shorten(chart, points, knots, *, iterations: int, accuracy: float) -> Polyli
         gain = -jnp.sum(gradient * move)
         # Where the chart is nearly singular, as at a pole, a coordinate of little weight would be thrown around it.
         far = jnp.max(jnp.abs(move) / reach, 1, keepdims=True)
-        tried = points.at[1:-1].add(jnp.where(positive, move / jnp.maximum(far, 1), 0))
+        move = move / jnp.maximum(far, 1)
+        # Nor may a vertex go beyond a bound, which may be a pole, and come back with another angle.
+        move = jnp.clip(move, _PART * (low - points[1:-1]), _PART * (high - points[1:-1]))
+        tried = points.at[1:-1].add(jnp.where(positive, move, 0))
         new = chart._polyline(tried, steps)
         better = jnp.isfinite(new[0]) & positive & ((new[0] <= energy) | (gain <= accuracy * energy))
         # A step is judged by what it was to gain, where damping is of no weight any more.
@@ -101,6 +108,24 @@ def resample(points, knots, at):
     chords = jnp.diff(points, axis=0) / steps
     inner = (chords[:-1] * steps[1:] + chords[1:] * steps[:-1]) / (steps[1:] + steps[:-1])
     slopes = jnp.concatenate([(2 * chords[0] - inner[0])[None], inner, (2 * chords[-1] - inner[-1])[None]])
+    return _cubic(points, slopes, knots, at)
+
+
+def resample_monotone(points, knots, at):
+    """The same through slopes that let no coordinate overshoot (Fritsch and Butland), for lines that jump from one
+    vertex to the next."""
+    steps = jnp.diff(knots)[:, None]
+    chords = jnp.diff(points, axis=0) / steps
+    first, second = 2 * steps[1:] + steps[:-1], steps[1:] + 2 * steps[:-1]
+    same = chords[:-1] * chords[1:] > 0
+    before, after = jnp.where(same, chords[:-1], 1), jnp.where(same, chords[1:], 1)
+    inner = jnp.where(same, (first + second) / (first / before + second / after), 0)
+    return _cubic(points, jnp.concatenate([chords[:1], inner, chords[-1:]]), knots, at)[0]
+
+
+def _cubic(points, slopes, knots, at):
+    steps = jnp.diff(knots)[:, None]
+    chords = jnp.diff(points, axis=0) / steps
     i = jnp.clip(jnp.searchsorted(knots, at, side="right") - 1, 0, len(knots) - 2)
     h = steps[i]
     t = (at - knots[i])[:, None] / h

@@ -12,18 +12,21 @@ from jaxtyping import Array, Float
 from dynwarp._typing import Scalar
 from dynwarp.geometry._collocation import Panels, evaluate_panels, grid_of, solve
 from dynwarp.geometry._legendre import collocation
-from dynwarp.geometry._polyline import Polyline, equidistribute, resample, shorten, turning
+from dynwarp.geometry._polyline import Polyline, equidistribute, resample, resample_monotone, shorten, turning
 
 # The least number of segments of a polyline.
 _SEGMENTS = 32
-_ROUNDS, _TIES = 5, 1
-_ITERATIONS = 30
+_ROUNDS, _TIES = 12, 1
+# Steps that shorten a polyline; fewer at first, which show most of those that go a long way around.
+_ITERATIONS, _FIRST = 30, 8
 # How many lanes are shortened, and refined, at once.
 _SHORTENED, _REFINED = 32, 8
 # The part of the knots that stay where nothing turns, in the first round with new ones, and how it falls.
 _EVEN, _FALL = 0.5, 0.6
-# Candidates whose coarse length is within this factor of the shortest are refined.
-_MARGIN = 1.03
+# Errors of the equations, as parts of the way, from which Newton's method may go on with other panels.
+_NEAR = 0.01
+# Candidates whose coarse length is within this factor of the shortest are refined; the second while it still falls.
+_MARGIN, _LOOSE = 1.03, 1.5
 # The speed may vary by these powers of eps; of the length only the square of the variation is lost.
 CURVE, LENGTH = 0.5, 0.4
 
@@ -38,17 +41,18 @@ class Effort(NamedTuple):
     @property
     def segments(self) -> int:
         """Those of a polyline, a multiple of the panels."""
-        return self.panels * max(1, _SEGMENTS // self.panels)
+        return self.panels * -(-_SEGMENTS // self.panels)
 
 
 class Solution(NamedTuple):
     """Panels, their length, the variation of the speed, infinite where they are no geodesic that is minimal nearby,
-    and in how many directions not."""
+    in how many directions not, and whether they are worth to go on from, being near one."""
 
     path: Panels
     length: Scalar
     spread: Scalar
     index: Scalar
+    near: Scalar
 
 
 class Found(NamedTuple):
@@ -129,32 +133,44 @@ def _search(chart, starts, effort) -> Found:
         jnp.full(total, jnp.inf, dtype),
         jnp.full(total, jnp.inf, dtype),
         jnp.zeros(total, int),
+        jnp.zeros(total, bool),
     )
     eps = jnp.finfo(dtype).eps
 
     def shortened(state):
         line, count = state
-        later = count > 0
-        knots = jnp.where(later, _remeshed(line, _EVEN * _FALL ** (count - 1)), line.knots)
-        points = jnp.where(later, resample(line.points, line.knots, knots)[0], line.points)
-        return shorten(chart, points, knots, iterations=_ITERATIONS, accuracy=1e-5)
+        # What the first round left halfway goes on as it is.
+        moved = (count > 1) | ((count == 1) & line.converged)
+        knots = equidistribute(line.knots, _turning(line, _EVEN * _FALL ** (count - 1)), effort.segments)
+        points = resample_monotone(line.points, line.knots, knots)
+        remeshed = points, _parameters(chart, points)
+        points, knots = jax.tree.map(lambda a, b: jnp.where(moved, a, b), remeshed, (line.points, line.knots))
+        iterations = jnp.where(count > 0, _ITERATIONS, _FIRST)
+        line = shorten(chart, points, knots, iterations=iterations, accuracy=1e-5)
+        return line._replace(knots=jnp.where(line.converged | (count > 0), _by_length(chart, line), line.knots))
 
     def refined(state):
-        line, before = state
-        after = _judged(chart, solve(chart, _follow(chart, line, effort)), line)
-        better = (after.spread < before.spread) | jnp.isinf(before.spread)
-        return jax.tree.map(lambda a, b: jnp.where(better, a, b), after, before)
+        line, (best, last) = state
+        again = _again(chart, last.path)
+        start = jax.tree.map(lambda a, b: jnp.where(last.near, a, b), again, _follow(chart, line, effort))
+        last = _judged(chart, solve(chart, start), line)
+        better = (last.spread < best.spread) | jnp.isinf(best.spread)
+        return jax.tree.map(lambda a, b: jnp.where(better, a, b), last, best), last
 
     def body(carry):
         count, lines, solved, wanted = carry
-        lines = _some(shortened, (lines, jnp.full(total, count, dtype)), wanted, lines, _SHORTENED)
+        best, last = solved
+        lines = _some(shortened, (lines, jnp.full(total, count, dtype)), wanted & ~last.near, lines, _SHORTENED)
         lengths = jnp.where(jnp.isfinite(lines.length), lines.length, jnp.inf).reshape(lanes, ways)
         # What is no minimum yet does not stand in the way of what is.
         minima = jnp.where(lines.converged.reshape(lanes, ways), lengths, jnp.inf)
-        wanted = lengths <= _MARGIN * jnp.min(minima, 1, keepdims=True)
-        wanted = wanted.reshape(-1) & (solved.spread > eps**CURVE)
-        solved = _some(refined, (lines, solved), wanted, solved, _REFINED)
-        good = solved.spread <= eps**CURVE
+        margin = jnp.where(lines.converged.reshape(lanes, ways), _MARGIN, _LOOSE)
+        wanted = lengths <= margin * jnp.min(minima, 1, keepdims=True)
+        wanted = wanted.reshape(-1) & (best.spread > eps**CURVE)
+        # A line that is halfway may be near another minimum than it goes to.
+        settled = lines.converged | (count > 0)
+        solved = _some(refined, (lines, solved), wanted & settled, solved, _REFINED)
+        good = solved[0].spread <= eps**CURVE
         # A tie that does not come out does not hold up what did.
         found = jnp.any(good.reshape(lanes, ways), 1, keepdims=True) & (count >= _TIES)
         return count + 1, lines, solved, wanted & ~good & ~jnp.repeat(found, ways, 1).reshape(-1)
@@ -163,8 +179,8 @@ def _search(chart, starts, effort) -> Found:
         count, _, _, wanted = carry
         return (count < _ROUNDS) & jnp.any(wanted)
 
-    carry = (0, lines, solved, jnp.ones(total, bool))
-    _, lines, solved, _ = jax.lax.while_loop(going, body, carry)
+    carry = (0, lines, (solved, solved), jnp.ones(total, bool))
+    _, lines, (solved, _), _ = jax.lax.while_loop(going, body, carry)
     coarse = jnp.where(jnp.isfinite(lines.length), lines.length, jnp.inf).reshape(lanes, ways)
     known = jnp.where(solved.spread <= eps**LENGTH, solved.length, jnp.inf).reshape(lanes, ways)
     best = jnp.where(jnp.any(jnp.isfinite(known), 1), jnp.argmin(known, 1), jnp.argmin(coarse, 1))
@@ -194,10 +210,34 @@ def _some(fn, arguments, wanted, state, chunk):
     return jax.lax.while_loop(lambda carry: carry[0] < count, body, (0, state))[1]
 
 
-def _remeshed(line, even):
+def _turning(line, even):
+    """How many knots a line is to have in each interval: where it turns, and some everywhere."""
     turns = turning(line.points, line.knots)
-    density = turns + even * jnp.sum(turns * jnp.diff(line.knots)) + 1
-    return equidistribute(line.knots, density, len(line.knots) - 1)
+    return turns + even * jnp.sum(turns * jnp.diff(line.knots)) + 1
+
+
+def _parameters(chart, points):
+    """Knots by the lengths of the segments, so that none of the vertices is drawn along the line."""
+    n = len(points) - 1
+    lengths = jnp.sqrt(chart._segments(points))
+    total = jnp.sum(lengths)
+    shares = jnp.where(total > 0, lengths / jnp.where(total > 0, total, 1), 1 / n)
+    shares = (shares + 1e-6 / n) / (1 + 1e-6)
+    return jnp.concatenate([jnp.zeros(1, shares.dtype), jnp.cumsum(shares)])
+
+
+def _by_length(chart, line):
+    """Knots by the length of the curve that is laid through the vertices, which is not that of its chords."""
+    knots = line.knots
+    for _ in range(2):
+        steps = jnp.diff(knots)
+        at = knots[:-1, None] + steps[:, None] * jnp.asarray(collocation(4).nodes, knots.dtype)
+        points, velocities = resample(line.points, knots, at.reshape(-1))
+        squares = jax.vmap(lambda x, v: v @ chart._metric(x) @ v)(points, velocities).reshape(at.shape)
+        lengths = steps * (jnp.sqrt(squares) @ jnp.asarray(collocation(4).weights, knots.dtype))
+        total = jnp.concatenate([jnp.zeros(1, knots.dtype), jnp.cumsum(lengths)])
+        knots = jnp.where(total[-1] > 0, total / total[-1], knots)
+    return knots
 
 
 def _judged(chart, solved, line):
@@ -205,17 +245,40 @@ def _judged(chart, solved, line):
     eps = jnp.finfo(length.dtype).eps
     near = jnp.abs(length - line.length) <= 0.05 * line.length + 100 * eps
     good = solved.converged & near & (solved.index == 0)
-    return Solution(solved.path, length, jnp.where(good, spread, jnp.inf), solved.index)
+    near = near & (solved.left <= _NEAR) & (good | ~solved.converged)
+    return Solution(solved.path, length, jnp.where(good, spread, jnp.inf), solved.index, near)
 
 
 def _follow(chart, line, effort):
     """Panels along a polyline."""
-    joints = line.knots[:: (len(line.knots) - 1) // effort.panels]
+    each = effort.segments // effort.panels
+    return _panels(chart, line.points, line.knots, line.knots[::each], effort.nodes)
+
+
+def _again(chart, path):
+    """Panels along others, more of them where those are not exact, by how their polynomials end."""
+    grid, nodes, steps = grid_of(path), path.force.shape[1], jnp.diff(path.knots)
+    metrics = jax.vmap(chart._metric)(path.joints[:-1])
+
+    def square(v):
+        return jnp.max(jnp.einsum("pka,pab,pkb->pk", v, metrics, v), 1)
+
+    ends = jnp.einsum("ki,pia->pka", grid.transform[-2:], path.force)
+    error = jnp.sqrt(square(ends) / square(jnp.diff(path.joints, axis=0)[:, None]))
+    density = jnp.clip(error, jnp.finfo(error.dtype).eps, 1) ** (1 / nodes) / steps
+    joints = equidistribute(path.knots, density, len(steps))
+    inner = evaluate_panels(path)[0].reshape(-1, path.joints.shape[1])
+    at = (path.knots[:-1, None] + steps[:, None] * grid.nodes).reshape(-1)
+    points = jnp.concatenate([path.joints[:1], inner, path.joints[-1:]])
+    return _panels(chart, points, jnp.concatenate([path.knots[:1], at, path.knots[-1:]]), joints, nodes)
+
+
+def _panels(chart, points, knots, joints, nodes):
+    """Panels with these ends along a line, the forces from its slopes."""
     steps = jnp.diff(joints)
-    at = joints[:-1, None] + steps[:, None] * jnp.asarray(collocation(effort.nodes).nodes, steps.dtype)
-    x, v = resample(line.points, line.knots, at.reshape(-1))
-    shape = (effort.panels, effort.nodes, x.shape[1])
+    at = joints[:-1, None] + steps[:, None] * jnp.asarray(collocation(nodes).nodes, steps.dtype)
+    x, v = resample(points, knots, at.reshape(-1))
+    shape = (len(steps), nodes, x.shape[1])
     v = v.reshape(shape) * steps[:, None, None]
     force = -jax.vmap(jax.vmap(lambda p, v: chart._bend(p, v, v)))(x.reshape(shape), v)
-    ends = line.points[:: (len(line.knots) - 1) // effort.panels]
-    return Panels(joints, ends, jnp.where(jnp.isfinite(force), force, 0))
+    return Panels(joints, resample(points, knots, joints)[0], jnp.where(jnp.isfinite(force), force, 0))
