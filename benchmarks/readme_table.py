@@ -13,6 +13,8 @@ import re
 import sys
 from typing import Any
 
+from dynwarp.bench._report import duration
+
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 BEGIN, END = "<!-- ratios -->\n", "<!-- end of ratios -->\n"
 # Of the notes: a row of kernels up to what is in the way, and the table of landings.
@@ -72,10 +74,10 @@ def notes(text: str, documents: list[dict[str, Any]]) -> str:
     def kernel(row: re.Match[str]) -> str:
         name, size, limit = row.groups()
         record = last[name]
-        time, roofline = _seconds(record["phases"]["steady"]["median"]), record["roofline"]
+        time, roofline = duration(record["phases"]["steady"]["median"]), record["roofline"]
         if not limit.strip():  # what it does was not counted
             return f"| `{name}` {size} | {time} |  | - |"
-        limit = f"{roofline['bound']} {_seconds(roofline['attainable'])}"
+        limit = f"{roofline['bound']} {duration(roofline['attainable'])}"
         return f"| `{name}` {size} | {time} | {limit} | {roofline['fraction']:.2f} |"
 
     lines = [" SciPy's `LSODA` each / ours each | plain vmapped diffrax / ours |", "| --- | --- | --- |"]
@@ -94,10 +96,6 @@ def notes(text: str, documents: list[dict[str, Any]]) -> str:
     text = LANDINGS.sub("\n".join(lines) + "\n\n", text)
     text = re.sub(r"(?<=idle machine, revision )\w+", quick["revision"]["commit"][:7], text)
     return KERNEL.sub(kernel, text)
-
-
-def _seconds(value: float) -> str:
-    return f"{value:.3g} s" if value >= 1 else f"{1e3 * value:.3g} ms" if value >= 1e-3 else f"{1e6 * value:.3g} us"
 
 
 def committed() -> list[dict[str, Any]]:

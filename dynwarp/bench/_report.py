@@ -143,7 +143,8 @@ def _rest(size: dict[str, Any], axis: str) -> str:
     return _size({key: value for key, value in size.items() if key != axis})
 
 
-def _seconds(value: float | None) -> str:
+def duration(value: float | None) -> str:
+    """Seconds, in the unit that suits them."""
     if value is None:
         return ""
     return f"{value:.3g} s" if value >= 1 else f"{1e3 * value:.3g} ms" if value >= 1e-3 else f"{1e6 * value:.3g} us"
@@ -164,11 +165,11 @@ def _row(record: dict[str, Any]) -> tuple[str, ...]:
     return (
         record["case"],
         _size(record["size"]),
-        _seconds(phases["steady"]["median"]),
-        _seconds(phases["steady"]["iqr"]),
+        duration(phases["steady"]["median"]),
+        duration(phases["steady"]["iqr"]),
         f"{record['throughput']['per_second']:.3g} {record['throughput']['unit']}/s",
-        _seconds(phases["compile"]),
-        _seconds(phases["first"]),
+        duration(phases["compile"]),
+        duration(phases["first"]),
         _megabytes(record["peak_memory"]),
         "" if roofline is None else f"{roofline['fraction']:.2f} of {roofline['bound']}",
         _error(digest["relative_error"]) + ("" if digest["passed"] else " WRONG"),

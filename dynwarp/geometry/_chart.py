@@ -213,7 +213,7 @@ class AbstractChart(eqx.Module):
         """The shortest geodesic found from x to y, as a curve, with a code and with the runner-up.
 
         From the straight line in the chart, the nearer way around each period and up to `turns` more either way around,
-        a polyline of twice as many segments as `panels` is shortened until it is a minimum; the shortest and those
+        a polyline of at least 32 segments, or one a panel, is shortened until it is a minimum; the shortest and those
         within 3 % of it are refined by Newton's method on Legendre collocation, in panels of `nodes` nodes each whose
         ends move to where the coordinates turn. Where the code is successful it is a geodesic that no other one nearby
         undercuts, to about 1e-8; that no shorter one exists is certain only within the injectivity radius. Under

@@ -151,9 +151,8 @@ def _search(chart, starts, effort) -> Found:
 
     def refined(state):
         line, (best, last) = state
-        again = _again(chart, last.path)
-        start = jax.tree.map(lambda a, b: jnp.where(last.near, a, b), again, _follow(chart, line, effort))
-        last = _judged(chart, solve(chart, start), line)
+        samples = jax.tree.map(lambda a, b: jnp.where(last.near, a, b), _again(chart, last.path), _follow(line, effort))
+        last = _judged(chart, solve(chart, _panels(chart, *samples)), line)
         better = (last.spread < best.spread) | jnp.isinf(best.spread)
         return jax.tree.map(lambda a, b: jnp.where(better, a, b), last, best), last
 
@@ -249,14 +248,14 @@ def _judged(chart, solved, line):
     return Solution(solved.path, length, jnp.where(good, spread, jnp.inf), solved.index, near)
 
 
-def _follow(chart, line, effort):
-    """Panels along a polyline."""
+def _follow(line, effort):
+    """Where panels along a polyline have their ends and their nodes."""
     each = effort.segments // effort.panels
-    return _panels(chart, line.points, line.knots, line.knots[::each], effort.nodes)
+    return _samples(line.points, line.knots, line.knots[::each], effort.nodes)
 
 
 def _again(chart, path):
-    """Panels along others, more of them where those are not exact, by how their polynomials end."""
+    """The same along other panels, more of them where those are not exact, by how their polynomials end."""
     grid, nodes, steps = grid_of(path), path.force.shape[1], jnp.diff(path.knots)
     metrics = jax.vmap(chart._metric)(path.joints[:-1])
 
@@ -270,15 +269,18 @@ def _again(chart, path):
     inner = evaluate_panels(path)[0].reshape(-1, path.joints.shape[1])
     at = (path.knots[:-1, None] + steps[:, None] * grid.nodes).reshape(-1)
     points = jnp.concatenate([path.joints[:1], inner, path.joints[-1:]])
-    return _panels(chart, points, jnp.concatenate([path.knots[:1], at, path.knots[-1:]]), joints, nodes)
+    return _samples(points, jnp.concatenate([path.knots[:1], at, path.knots[-1:]]), joints, nodes)
 
 
-def _panels(chart, points, knots, joints, nodes):
-    """Panels with these ends along a line, the forces from its slopes."""
+def _samples(points, knots, joints, nodes):
+    """Of a line cut at the parameters `joints`: these, the points there, and points and velocities at the nodes."""
     steps = jnp.diff(joints)
     at = joints[:-1, None] + steps[:, None] * jnp.asarray(collocation(nodes).nodes, steps.dtype)
-    x, v = resample(points, knots, at.reshape(-1))
-    shape = (len(steps), nodes, x.shape[1])
-    v = v.reshape(shape) * steps[:, None, None]
-    force = -jax.vmap(jax.vmap(lambda p, v: chart._bend(p, v, v)))(x.reshape(shape), v)
-    return Panels(joints, resample(points, knots, joints)[0], jnp.where(jnp.isfinite(force), force, 0))
+    x, v = (a.reshape(len(steps), nodes, -1) for a in resample(points, knots, at.reshape(-1)))
+    return joints, resample(points, knots, joints)[0], x, v * steps[:, None, None]
+
+
+def _panels(chart, joints, ends, points, velocities):
+    """Panels with the forces that keep these velocities."""
+    force = -jax.vmap(jax.vmap(lambda x, v: chart._bend(x, v, v)))(points, velocities)
+    return Panels(joints, ends, jnp.where(jnp.isfinite(force), force, 0))
